@@ -15,7 +15,7 @@ use hub::{Folders, suggest};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What was typed, in the usual form.
+/// The command line in roci's own flags.
 pub fn typed() -> Vec<OsString> {
     habits::translate(std::env::args_os().collect()).arguments
 }

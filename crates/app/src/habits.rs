@@ -26,7 +26,7 @@ enum FlagMeaning {
     AnywayValue,
     /// The same with a value that may be left out.
     AnywayChoice,
-    /// It cannot be had, and this is why.
+    /// It is not available, for this reason.
     Never(&'static str),
 }
 
@@ -83,13 +83,13 @@ const HABITS: &[(&[&str], &[&str], FlagMeaning)] = &[
     (&["pull"], &["--insecure"], Never("HF_ENDPOINT may name a hub at an address with http://")),
 ];
 
-/// What was typed, in the usual form.
+/// The command line in roci's own flags.
 #[derive(Debug, Default)]
 pub struct TranslatedArgs {
     pub arguments: Vec<OsString>,
     /// Flags that were left out.
     pub ignored: Vec<String>,
-    /// A flag that cannot be had, and what to do instead.
+    /// A flag that is not available, and what to do instead.
     pub refused: Option<(String, &'static str)>,
 }
 
@@ -133,7 +133,7 @@ pub fn translate(typed: Vec<OsString>) -> TranslatedArgs {
     args
 }
 
-/// On the way through what was typed.
+/// State of the translation.
 #[derive(Default)]
 struct ArgTranslator {
     args: TranslatedArgs,

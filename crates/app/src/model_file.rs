@@ -1,4 +1,4 @@
-//! Models for commands: opened, planned and loaded by `rocinante`, with a hint for whoever reads the error. The one
+//! Models for commands: opened, planned and loaded by `rocinante`, with hints in the errors. The one
 //! place that turns the runtime's errors into what a person should do next.
 
 use std::path::Path;

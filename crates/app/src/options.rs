@@ -64,7 +64,7 @@ impl SpeculateArgs {
     }
 }
 
-/// A chat template of one's own.
+/// A custom chat template.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TemplateArgs {
     /// Use the Jinja chat template in this file instead of the model's own

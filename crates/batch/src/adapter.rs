@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Serialize, Deserialize)]
 pub struct AdapterId(pub u64);
 
-/// An adapter and where to read it from, for whoever does not have it yet.
+/// An adapter and where to read it from, in case it is not loaded yet.
 #[derive(Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AdapterSource {
     /// What must be found there.

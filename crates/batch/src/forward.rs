@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub type StepError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs steps. A failed step leaves the model usable, unless [`fault`](Self::fault) says otherwise: the engine fails
-/// the requests in it and goes on.
+/// the requests in it and continues.
 pub trait Forward: Send {
     /// What a step may hold.
     fn capacity(&self) -> Capacity;
@@ -103,7 +103,7 @@ pub trait Forward: Send {
         Embeds { attention: Attention::Causal, pooling: Pooling::Mean, head: None }
     }
 
-    /// What a reranker's head makes of the hidden states that it reads, pooled.
+    /// The output of a reranker's head for the pooled hidden states.
     fn score(&self, _pooled: &[f32]) -> Option<Vec<f32>> {
         None
     }
@@ -186,7 +186,7 @@ pub enum Pooling {
     Last,
     /// The mean over all tokens.
     Mean,
-    /// No vector but what the head of a reranker makes of one: one score, or one a class. The tokens from `n_first` on
+    /// Not a vector but the output of a reranker's head: one score, or one per class. The tokens from `n_first` on
     /// are the second text of a pair, for models that tell them apart.
     Score {
         /// Tokens of the first text.

@@ -49,7 +49,7 @@ impl Subscriber {
         Ok(subscriber)
     }
 
-    /// `None`: nothing came for so long.
+    /// `None`: nothing arrived within this time.
     pub fn next(&mut self, limit: Duration) -> io::Result<Option<Message>> {
         self.0.set_read_timeout(Some(limit))?;
         match self.0.peek(&mut [0]) {

@@ -190,7 +190,7 @@ pub fn start_helped(model: impl Forward + 'static, options: EngineOptions, helpe
     })
 }
 
-/// A handle to whatever `run` makes of the messages, on a thread of its own. `run` ends when it is told to shut down, or
+/// Starts `run` on a thread of its own and returns a handle that sends it messages. `run` ends when it is told to shut down, or
 /// when the messages end, and says why if it ended for another reason.
 pub fn start_with(
     limits: Limits,
@@ -209,7 +209,7 @@ pub fn start_with(
             Ok(Some(reason)) => reason,
             Err(panic) => format!("it failed: {}", panic_text(panic.as_ref())),
         };
-        // Set before `messages` is dropped, so that whoever cannot send finds the reason.
+        // Set before `messages` is dropped, so that a failed sender finds the reason.
         *why.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         own.kv_log.close();
     });
@@ -235,7 +235,7 @@ pub fn start_with(
 }
 
 impl Handle {
-    /// An id no other call of this gave; ids of one's own work as well.
+    /// An id no other call of this gave; the caller's own ids work as well.
     pub fn next_request_id(&self) -> RequestId {
         RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed))
     }
@@ -312,7 +312,7 @@ impl Handle {
         self.send_into(command, Box::new(sink.clone()))
     }
 
-    /// As [`send_to`](Self::send_to), for receivers that are no channel of the standard library. Whoever drops the
+    /// As [`send_to`](Self::send_to), for receivers that are not channels of the standard library. Dropping the
     /// receiver cancels the request too, or it runs on until it has something to send.
     pub fn send_into(&self, command: Command, sink: Box<dyn Sink>) -> Result<()> {
         self.post_to(command, sink, self.next_seq())

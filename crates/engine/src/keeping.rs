@@ -20,7 +20,7 @@ use crate::{
 
 /// Bytes that are copied in or out between two steps, beyond what a step overwrites.
 const BYTES_AT_ONCE: usize = 64 << 20;
-/// What nobody has used yet is written to disk for so long when the engine ends.
+/// When the engine ends, unused blocks are written to disk for at most this long.
 const TIME_TO_SAVE: Duration = Duration::from_secs(3);
 
 pub(crate) struct Keeper {

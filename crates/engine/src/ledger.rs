@@ -227,7 +227,7 @@ impl Ledger {
         std::mem::take(&mut self.entries).into_values().for_each(LedgerEntry::finish_cancelled);
     }
 
-    /// Passes an event on to whoever waits for it. Those of requests that have ended are dropped.
+    /// Passes an event on to its receiver. Those of requests that have ended are dropped.
     pub fn pass_on(&mut self, event: Event) -> Result<Vec<Command>, ProtocolFault> {
         let Some(id) = event.id() else { return Ok(Vec::new()) };
         let seq = SeqId(id.0);

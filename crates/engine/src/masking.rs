@@ -83,7 +83,7 @@ impl Engine {
         for (chunk, range) in step.plan.chunks.iter().zip(&mut step.ranges).filter(|(_, range)| range.waits) {
             self.counters.masks.n_rows += 1;
             let idx = range.chosen.start;
-            // Whoever ended meanwhile left a row that nobody owns.
+            // A request that has ended meanwhile leaves a row that nobody owns.
             if !self.requests.contains_key(&chunk.seq) {
                 continue;
             }

@@ -41,10 +41,10 @@ pub struct Chain {
 impl Chain {
     pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0, key: Key::ROOT };
 
-    /// Where the sequences of an adapter begin: its keys and values are no other's.
+    /// Where the sequences of an adapter begin: its keys and values cannot be shared.
     pub fn root(adapter: Option<AdapterId>) -> Self {
         match adapter {
-            // Serials of entries are counted from 1 and never come near.
+            // Serials of entries count up from 1 and never get this large.
             Some(AdapterId(id)) => Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0, key: Key::root(adapter) },
             None => Self::ROOT,
         }
@@ -79,7 +79,7 @@ impl PrefixIndex {
         Self::with_hash(n_blocks, hash_block)
     }
 
-    /// With a hash function of one's own; tests pass a bad one.
+    /// With another hash function; tests pass a bad one.
     pub fn with_hash(n_blocks: usize, hash_block: fn(u64, &[TokenId]) -> u64) -> Self {
         Self { entries: HashMap::new(), hashes: vec![None; n_blocks], next_serial: 1, hash_block }
     }
@@ -97,7 +97,7 @@ impl PrefixIndex {
         self.lookup_after(Chain::ROOT, tokens, max_blocks)
     }
 
-    /// As [`lookup`](Self::lookup), after a root of one's own.
+    /// As [`lookup`](Self::lookup), after another root.
     pub fn lookup_after(&self, root: Chain, tokens: &[TokenId], max_blocks: usize) -> (Vec<BlockId>, Chain) {
         let (mut blocks, mut chain) = (Vec::new(), root);
         for tokens in tokens.chunks_exact(BLOCK_TOKENS).take(max_blocks) {

@@ -30,7 +30,7 @@ pub enum Command {
 pub struct Submit {
     pub id: RequestId,
     pub prompt: Vec<TokenId>,
-    /// Tokens an earlier engine made for this request; generation goes on after them as it would have there.
+    /// Tokens an earlier engine made for this request; generation continues after them as it would have there.
     pub generated: Vec<TokenId>,
     pub sampling: Sampling,
     /// Counts the tokens in `generated` too.

@@ -372,7 +372,7 @@ impl Scheduler {
         }
     }
 
-    /// Sequences that lack one token: generation goes on before any prompt does.
+    /// Sequences that lack one token: generation comes before any prompt.
     fn plan_decodes(&mut self, plan: &mut StepPlan, budget: &mut StepBudget) {
         let lacks_one = |seq: &Sequence| seq.lacks_one() && seq.is_ready();
         let mut n_after = self.running.iter().filter(|seq| lacks_one(seq)).count();

@@ -18,7 +18,7 @@ pub struct Rank {
     pub id: SeqId,
 }
 
-/// A recurrent state is kept at least so often while an answer grows by drafts: they do not reach beyond such a border.
+/// A recurrent state is kept at least so often while an answer grows by drafts: they do not reach beyond such a boundary.
 pub const DRAFT_BORDER: usize = 4 * BLOCK_TOKENS;
 
 /// Recurrent states of a long prompt are kept every so many tokens.

@@ -1,4 +1,4 @@
-//! A kernel of one's own: compiled at run time, typed arguments, no SDK.
+//! A custom kernel: compiled at run time, typed arguments, no SDK.
 //!
 //!     cargo run -p roci-gpu-libs --example vector_add
 

@@ -74,7 +74,7 @@ impl Allocation {
         Ok(Self { shared: shared.clone(), address, bytes })
     }
 
-    /// The address alone: whoever takes it frees it.
+    /// The address alone: the caller frees it.
     pub fn into_address(self) -> Address {
         let allocation = std::mem::ManuallyDrop::new(self);
         // SAFETY: read once, from a value that is not dropped: the queue's count goes down as it should.

@@ -192,7 +192,7 @@ impl Library {
 
     /// A function's address, where the library has it.
     pub fn symbol(&self, name: &str) -> Option<*const c_void> {
-        // SAFETY: an address is only read; whoever calls it answers for its signature.
+        // SAFETY: an address is only read; its caller answers for the signature.
         let found = unsafe { self.library.get::<*const c_void>(name.as_bytes()) };
         found.ok().map(|symbol| *symbol).filter(|address| !address.is_null())
     }

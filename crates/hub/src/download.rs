@@ -20,7 +20,7 @@ const MAX_IDLE_ATTEMPTS: u32 = 4;
 pub struct Download<'a> {
     pub url: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
-    /// The model's name, for whoever watches.
+    /// The model's name, for progress reports.
     pub label: &'a str,
     pub sha256: Option<&'a str>,
     pub n_bytes: Option<u64>,

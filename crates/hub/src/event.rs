@@ -21,7 +21,7 @@ pub enum PullEvent<'a> {
     End,
 }
 
-/// Whoever wants to know.
+/// Receives progress reports.
 pub trait Observer: Sync {
     fn on(&self, event: PullEvent<'_>);
 
@@ -37,7 +37,7 @@ impl<F: Fn(PullEvent<'_>) + Sync> Observer for F {
     }
 }
 
-/// Nobody does.
+/// Ignores all reports.
 #[derive(Debug, Clone, Copy)]
 pub struct SilentObserver;
 

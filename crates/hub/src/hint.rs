@@ -1,5 +1,5 @@
 //! What to do next, carried inside an anyhow chain: any layer can attach a `hint:` where it knows the remedy, and
-//! whoever prints the error finds the innermost one.
+//! the innermost one is printed.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl fmt::Display for Hinted {
 }
 
 impl std::error::Error for Hinted {
-    // The display is the inner error's own, so the chain goes on below it.
+    // The display is the inner error's own, so the chain continues below it.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.chain().nth(1)
     }

@@ -318,7 +318,7 @@ impl Store {
             remove_file(&path)?; // its file is gone
         }
         for path in files_under(&self.downloads())? {
-            // A lock file stays while someone may hold it; a part that is being written goes on unseen.
+            // A lock file stays while someone may hold it; a part file that is being written is not listed.
             if path.extension().is_some_and(|ending| ending == "part") {
                 n_bytes += fs::metadata(&path).map_or(0, |meta| meta.len());
                 remove_file(&path)?;

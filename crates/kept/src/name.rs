@@ -36,7 +36,7 @@ impl Key {
     /// Before the first block of a text.
     pub const ROOT: Self = Self([0; 16]);
 
-    /// Before the first block of a text that an adapter reads: its keys and values are no other's.
+    /// Before the first block of a text that an adapter reads: its keys and values cannot be shared.
     pub fn root(adapter: Option<AdapterId>) -> Self {
         match adapter {
             Some(AdapterId(id)) => {

@@ -1,4 +1,4 @@
-//! A session file: the conversation, for whoever reads it, and its blocks, for the engine. It is written as a whole and
+//! A session file: the conversation, for its reader, and its blocks, for the engine. It is written as a whole and
 //! read in parts.
 //!
 //! Little-endian: magic and version (8 bytes), length of the file (8), identity (32), length of the text (8), the text,
@@ -27,7 +27,7 @@ const MAX_TEXT_BYTES: u64 = 1 << 30;
 #[derive(Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SessionFile {
     pub path: PathBuf,
-    /// For whoever reads the file.
+    /// For the file's reader.
     pub text: Vec<u8>,
 }
 

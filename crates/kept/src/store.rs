@@ -29,7 +29,7 @@ pub struct Counters {
     pub n_from_session: u64,
     /// Were listed and could not be used: cut, changed, or gone.
     pub n_broken: u64,
-    /// Were let go because the disk did not keep up or refused them.
+    /// Were dropped because the disk did not keep up or refused them.
     pub n_dropped: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens what was asked for, of what belongs to `identity`. What cannot be had is left out and named in the notes: no
+    /// Opens what was asked for, of what belongs to `identity`. What is not available is left out and named in the notes: no
     /// answer depends on it.
     pub fn open(options: &StoreOptions, identity: Identity) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
@@ -170,7 +170,7 @@ impl Store {
     pub fn take(&mut self, entry: &Entry, n_bytes: usize) -> Option<Vec<u8>> {
         let on_host = self.host.as_mut().and_then(|host| match entry.name.kind {
             Kind::Block | Kind::Window => host.take(&entry.name),
-            // A sequence changes its state as it goes on; the next one starts from here too.
+            // A sequence changes its state as it runs; the next one starts from here too.
             Kind::State => host.get(&entry.name).cloned(),
         });
         if let Some((_, bytes)) = on_host.filter(|(kept, bytes)| kept == entry && bytes.len() == n_bytes) {
@@ -196,7 +196,7 @@ impl Store {
         None
     }
 
-    /// Names that can be had no more, since this was last asked. Some of them may be had elsewhere.
+    /// Names that have gone since the last call. Some of them may still be kept elsewhere.
     pub fn take_lost(&mut self) -> Vec<Name> {
         let failed = self.disk.as_mut().map(Disk::take_failed).unwrap_or_default();
         let lost: Vec<Name> = std::mem::take(&mut self.lost).into_iter().chain(failed).collect();

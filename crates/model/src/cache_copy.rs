@@ -1,4 +1,4 @@
-//! Copies of the contents of a model's pools, for whoever keeps them elsewhere: the keys and values of a block, or the
+//! Copies of the contents of a model's pools, to be kept elsewhere: the keys and values of a block, or the
 //! state in a slot, over all layers, as they are stored. A piece has the parts of each tensor one after another, in the
 //! order of the layers; only this build knows what the bytes mean.
 

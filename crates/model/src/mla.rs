@@ -81,7 +81,7 @@ pub fn project(
     Ok(())
 }
 
-/// The shared vector of each token, normed, and the part for rope; what the indexer makes of the layer's input.
+/// The shared vector of each token, normed, and the part for rope; the layer's input as the indexer projects it.
 fn compress(context: Context, parts: &MlaParts, rows: &MlaRows, h: View, c: &mut Compressed) -> Result<(), Error> {
     let (weights, n) = (context.weights, rows.n);
     let mut products = vec![

@@ -55,7 +55,7 @@ impl Resident {
         Ok((Self { parts, tensors, sources, converted }, loaded))
     }
 
-    /// Copies every tensor into one allocation and lets go of the file's pages behind it.
+    /// Copies every tensor into one allocation and then releases the file's pages.
     pub fn load(exec: Exec, names: Names, config: &Config) -> Result<Self, Error> {
         let (parts, all) = parts(names, config, &|dtype, shape| Ok((dtype, packed(exec, dtype, shape)?)))?;
         let needed_bytes = all.iter().map(|wanted| Arena::padded(wanted.n_bytes)).sum();

@@ -101,7 +101,7 @@ pub struct WkvWork<T = Tensor> {
 
 /// What the blocks of a layer work in.
 pub struct LayerScratch<T = Tensor> {
-    /// What a norm makes of the stream, `[max_rows, n_embd]`.
+    /// The normalized stream, `[max_rows, n_embd]`.
     pub h: T,
     /// What a block gives before it joins the stream, `[max_rows, n_embd]`.
     pub branch: T,

@@ -1,6 +1,6 @@
 // wkv_scan: RWKV 7, S = S diag(kept) - (S asked) (rate asked)^T + v key^T, out = S r; a state is [keys, values] for each head,
 // both of dim. A block takes some columns of one head and all rows of one sequence: columns are values, and each of them is
-// changed by itself. What a token makes of its key is the same for all columns and is staged in shared memory.
+// changed by itself. What is computed from a token's key is the same for all columns and is staged in shared memory.
 #include "scan.h"
 
 #define WAVES (THREADS / GPU_WAVE)

@@ -78,7 +78,7 @@ pub enum HeadOrder {
     Tiled,
 }
 
-/// What a layer makes of its rows before the scan.
+/// The scan's inputs, computed by the layer from its rows.
 #[derive(Copy, Clone)]
 pub struct DeltaRows<'a> {
     /// `[n_rows, n_key_heads * key_dim]`; brought to length one here.

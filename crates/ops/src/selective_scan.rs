@@ -39,7 +39,7 @@ kernels! {
     }
 }
 
-/// What a layer makes of its rows before the scan.
+/// The scan's inputs, computed by the layer from its rows.
 #[derive(Copy, Clone)]
 pub struct Selected<'a> {
     /// `[n_rows, n_cols]`

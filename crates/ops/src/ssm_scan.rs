@@ -58,7 +58,7 @@ pub struct SsmShape {
     pub n_groups: usize,
 }
 
-/// What a layer makes of its rows before the scan.
+/// The scan's inputs, computed by the layer from its rows.
 #[derive(Copy, Clone)]
 pub struct SsmRows<'a> {
     /// `[n_rows, n_heads * head_dim + 2 * n_groups * state_dim]`: x, B, C.

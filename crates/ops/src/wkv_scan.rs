@@ -61,7 +61,7 @@ kernels! {
     }
 }
 
-/// What a layer makes of its rows before the scan; all `[n_rows, n_cols]`, head by head.
+/// The scan's inputs, computed by the layer from its rows; all `[n_rows, n_cols]`, head by head.
 #[derive(Copy, Clone)]
 pub struct WkvRows<'a> {
     pub r: View<'a>,

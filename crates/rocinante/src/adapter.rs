@@ -70,7 +70,7 @@ impl Adapter {
         &self.source
     }
 
-    /// As the files have it, for whoever writes it into weights.
+    /// As the files have it, to be merged into weights.
     pub fn opened(&self) -> &::model::AdapterFile {
         &self.opened
     }

@@ -23,7 +23,7 @@ pub enum Error {
     /// A request that the engine refused.
     #[error(transparent)]
     Engine(#[from] engine::Error),
-    /// There is nothing to make text of tokens with.
+    /// The model has no vocabulary.
     #[error("the model has no vocabulary: {0}")]
     NoVocabulary(&'static str),
     /// A device's name that is none.

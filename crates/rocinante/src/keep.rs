@@ -70,7 +70,7 @@ fn folder_of_user() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("contexts")
 }
 
-/// Opens what was asked for, and says what cannot be had.
+/// Opens what was asked for, and says what is not available.
 pub(crate) fn open(
     checkpoint: &Checkpoint,
     options: &Options,

@@ -72,7 +72,7 @@ impl Masks {
         Self { guard: guard.map(|guard| guard.0), ..Self::new(tokenizer) }
     }
 
-    /// What the compiled constraints that are kept are reckoned to take.
+    /// The estimated memory of the compiled constraints that are kept.
     pub fn kept_bytes(&self) -> usize {
         self.compiler.get().and_then(|compiler| compiler.as_ref().ok()).map_or(0, Compiler::kept_bytes)
     }
@@ -192,7 +192,7 @@ impl SharedMask {
             state.time = left.unwrap_or_default();
             let failed = matches!(state.ready, Some(Err(_)));
             match (outcome, left) {
-                // Whoever waited gave up.
+                // The receiver gave up.
                 _ if failed => {}
                 (Err(error), _) => state.ready = Some(Err(error.to_string())),
                 (Ok(()), None) => state.ready = Some(Err(too_slow())),

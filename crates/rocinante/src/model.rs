@@ -183,7 +183,7 @@ impl Model {
         Answer::start(&self.handle, &self.tokenizer, prompt, request, splitter)
     }
 
-    /// Writes a session file: `text` for whoever reads it ([`Session::open`](crate::Session::open)), and what the engine has
+    /// Writes a session file: `text` for its reader ([`Session::open`](crate::Session::open)), and what the engine has
     /// computed of these tokens, for a model that is opened with [`Keep::session`](crate::Keep::session). Needs a model that
     /// was opened so itself; the file need not have been there.
     pub fn save_session(
@@ -209,7 +209,7 @@ impl Model {
         Err(Error::Session(self.handle.stopped().unwrap_or_else(|| "the engine is going down".to_owned())))
     }
 
-    /// What compiled constraints are reckoned to take.
+    /// The estimated memory of compiled constraints.
     pub fn constraint_bytes(&self) -> usize {
         self.masks.kept_bytes()
     }

@@ -70,7 +70,7 @@ impl EngineProcess {
         Self { only_for_gpus: true, ..self }
     }
 
-    /// A GPU whose processes die too often is given up for the CPU, which goes on with the requests.
+    /// A GPU whose processes die too often is given up for the CPU, which continues the requests.
     pub fn or_on_the_cpu(self) -> Self {
         Self { falls_back: true, ..self }
     }

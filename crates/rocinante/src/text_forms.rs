@@ -13,7 +13,7 @@ use crate::template::ids;
 use crate::vectors::encode_pair;
 use crate::{Error, Result};
 
-/// The texts around texts.
+/// The templates and prompts for texts to be embedded or ranked.
 #[derive(Clone, Debug, Default)]
 pub struct TextForms {
     /// With `{query}` and `{document}`; `None` where both are joined as encoders read them.

@@ -51,7 +51,7 @@ impl Timeouts {
     }
 }
 
-/// What one connection is doing; shared by its socket, its answers and whoever watches it.
+/// What one connection is doing; shared by its socket, its answers and the watchdog.
 #[derive(Debug)]
 pub struct Activity {
     now: Mutex<ConnectionState>,
@@ -183,7 +183,7 @@ impl HttpBody for WatchedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        // Whoever wants more comes back; until then the last part is on its way.
+        // The connection polls again when it wants more; until then the last part is being sent.
         self.request.stalled(matches!(polled, Poll::Ready(Some(_))).then(Instant::now));
         polled
     }

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Writes that wait; whoever has one more waits too.
+/// Writes that may be queued; a further one blocks its sender.
 const MAX_WAITING: usize = 1024;
 const NONCE_BYTES: usize = 24;
 /// Encrypted under the id below: tells a wrong key from a broken file.

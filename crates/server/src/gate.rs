@@ -47,7 +47,7 @@ struct Access {
     anyone: Arc<Limiter>,
 }
 
-/// Whoever sent a request.
+/// The sender of a request.
 struct Requester {
     caller: Caller,
     /// The name of the key, where keys are asked for.
@@ -237,7 +237,7 @@ impl Admission {
         if let Some(account) = self.account {
             extensions.insert(account);
         }
-        // For work that goes on after the answer.
+        // For work that continues after the answer.
         if let Some(place) = self.place {
             extensions.insert(place);
         }

@@ -77,7 +77,7 @@ impl BodyLimits {
     }
 }
 
-/// A request's part of the budget; whoever follows the request to its end holds it.
+/// A request's part of the budget, held until the request ends.
 #[derive(Clone, Debug, Default)]
 pub struct Share(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 

@@ -43,7 +43,7 @@ impl Drop for RunningLoad<'_> {
     }
 }
 
-/// One request's waiting time.
+/// Limits how long one request waits.
 #[derive(Debug)]
 pub struct WaitTimer<'a> {
     clock: &'a LoadClock,

@@ -49,7 +49,7 @@ impl Deref for Loaded {
 }
 
 impl Loaded {
-    /// Loads it; constraints are tried out in a child process first. `trouble` hears of engines that die.
+    /// Loads it; constraints are tried out in a child process first. `trouble` is told when an engine dies.
     pub fn open(
         name: &str,
         path: &Path,

@@ -17,7 +17,7 @@ const SECONDS: [f64; 19] = [
 const TOKENS: [f64; 14] =
     [1.0, 4.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 32768.0, 131072.0];
 
-/// A gauge that was not set for so long belongs to a model that left memory, and is not shown any more.
+/// A gauge that has not been set for this long belongs to a model that was unloaded, and is no longer shown.
 const GAUGE_LIFE: Duration = Duration::from_secs(1);
 
 /// Starts recording; once in a process.

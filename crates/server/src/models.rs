@@ -237,7 +237,7 @@ impl Registry {
             found => return found,
         };
         let (asked, fetches) = (name.to_owned(), self.offer == Offer::StoreAndHub);
-        // One at a time: whoever asks for the same model finds it afterwards.
+        // One at a time: the next request for the same model finds it loaded.
         let _seeking = self.seeking.lock().await;
         if let Ok(entry) = self.find(name) {
             return Ok(entry);
@@ -357,7 +357,7 @@ impl Registry {
         loaded.or_else(|error| if first.unavailable().is_some() { Ok(()) } else { Err(error) })
     }
 
-    /// The load that is under way, or a new one. It goes on when nobody waits for it any more.
+    /// The load that is under way, or a new one. It continues even if nobody waits for it any more.
     fn loading(self: &Arc<Self>, entry: &Arc<ServedModel>) -> Loading {
         let mut loading = entry.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(under_way) = &*loading {

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How often the certificate's files are looked at.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(10);
 
-/// What a reload brings.
+/// The settings that a reload replaces.
 pub struct ReloadedSettings {
     pub keys: Keys,
     pub rate: Option<u32>,

@@ -32,7 +32,7 @@ pub struct SamplingParams {
     #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     pub seed: Option<i64>,
-    /// Whether the answer must be the same bit for bit, whoever else asks.
+    /// Whether the answer must be the same bit for bit, whatever else the server is doing.
     pub deterministic: Option<bool>,
     pub logit_bias: Option<LogitBias>,
     #[serde(alias = "typ_p", alias = "typical")]

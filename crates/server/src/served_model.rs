@@ -172,7 +172,7 @@ impl ServedModel {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }
 
-    /// Takes the model out of memory, whoever holds it. For engines that broke down.
+    /// Removes the model from memory even if it is in use. For engines that broke down.
     pub fn discard(&self) -> Option<JoinHandle<()>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.take().map(|model| self.end(model))

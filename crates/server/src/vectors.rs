@@ -27,7 +27,7 @@ pub async fn embed(model: &Arc<Loaded>, texts: Vec<Vec<TokenId>>, caller: Caller
     Ok((all(model, requests, caller).await?, n_tokens))
 }
 
-/// What a reranker's head makes of texts that hold a question and a document each, and how many tokens they took.
+/// The reranker's scores of texts that hold a question and a document each, and how many tokens they took.
 pub async fn score(
     model: &Arc<Loaded>,
     pairs: Vec<(Vec<TokenId>, usize)>,

@@ -24,11 +24,11 @@ use crate::{Error, Result, Tokenizer};
 /// Compiled constraints that are kept, and what they may take; the one used longest ago goes first.
 const N_KEPT: usize = 64;
 const MAX_KEPT_BYTES: usize = 256 << 20;
-/// What a compiled constraint takes, reckoned by its source: a schema of 100 kB takes about 20 MB.
+/// The memory of a compiled constraint, estimated from its source: a schema of 100 kB takes about 20 MB.
 const KEPT_BASE_BYTES: usize = 64 << 10;
 const KEPT_BYTES_PER_BYTE: usize = 200;
 /// White space between two parts of JSON: a space or two, or a line's end with the next one's indentation. Enough for
-/// any layout that people use; a small model that is undecided goes on with blanks as long as it may.
+/// any layout that people use; a small model that is undecided emits blanks for as long as it may.
 const JSON_SPACE: &str = r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}";
 
 /// What an answer must be.
@@ -205,7 +205,7 @@ impl Compiler {
         Ok(parser)
     }
 
-    /// What the compiled constraints that are kept are reckoned to take.
+    /// The estimated memory of the compiled constraints that are kept.
     pub fn kept_bytes(&self) -> usize {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(|(spec, _)| reckon(spec)).sum()

@@ -36,7 +36,7 @@ pub(crate) trait EncodeText: Send + Sync {
 }
 
 /// Tokens that end an answer whatever the file says, by their text: the turn and text ends of the families
-/// in use, and the fill-in-the-middle separators, after which no answer goes on.
+/// in use, and the fill-in-the-middle separators, which always end an answer.
 const END_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",

@@ -80,7 +80,7 @@ impl TokenKind {
     }
 }
 
-/// What goes around a text, with all defaults filled in.
+/// The tokens added around a text, with all defaults filled in.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct AddedTokens {
     pub bos: Option<u32>,

@@ -102,7 +102,7 @@ impl Vocab {
         Ok(vocab)
     }
 
-    /// As in BERT's vocabularies: what begins a word gets the mark, what goes on with one loses its own.
+    /// As in BERT's vocabularies: the start of a word gets the mark, a continuation loses its own.
     fn word_piece(&mut self, file: &Value, tokens: &mut [String], kinds: &[TokenKind]) {
         let prefix = file["model"]["continuing_subword_prefix"].as_str().unwrap_or("##");
         for (text, _) in tokens.iter_mut().zip(kinds).filter(|(_, kind)| **kind == TokenKind::Normal) {

@@ -125,7 +125,7 @@ where
     finish(outcome)
 }
 
-/// The child's end, for whoever writes whole frames.
+/// The child's end, for writers of whole frames.
 type ChildSocket = Arc<Mutex<UnixStream>>;
 
 fn write(out: &ChildSocket, value: &impl Serialize) -> Result<(), FrameError> {

@@ -1,4 +1,4 @@
-//! ENGINES THAT MAY DIE: an engine in a process of its own, and the supervisor that starts it, watches it, and goes on
+//! ENGINES THAT MAY DIE: an engine in a process of its own, and the supervisor that starts it, watches it, and continues
 //! with its requests in the next one.
 //!
 //! - [`Supervisor::start`] spawns the process and gives an ordinary [`engine::Handle`]: callers see no difference;

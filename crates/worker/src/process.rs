@@ -25,7 +25,7 @@ const MAX_LINE_BYTES: u64 = 4096;
 const TIME_TO_DIE: Duration = Duration::from_secs(10);
 /// What was said last may still be on its way.
 const TIME_FOR_STDERR: Duration = Duration::from_millis(200);
-/// A child that does not take its commands for so long does not read at all.
+/// A child that has not read its commands for this long does not read at all.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Signals that people and service managers send. The kernel sends the first too, when memory runs out.

@@ -42,7 +42,7 @@ pub enum Phase {
     Ended,
 }
 
-/// Something an operator should hear of.
+/// Something an operator should know.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Notice {
     Progress(String),

@@ -50,7 +50,7 @@ pub struct RestartPolicy {
     /// refused do not count.
     pub max_deaths: usize,
     pub window: Duration,
-    /// A process that says nothing for so long is lost.
+    /// A process that is silent for this long is lost.
     pub silence: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Default for RestartPolicy {
     }
 }
 
-/// What is loaded first, and what instead when that is given up.
+/// What to load, and the fallback when that is given up.
 #[derive(Clone, Debug)]
 pub struct LoadChoice<L> {
     pub first: L,
@@ -79,7 +79,7 @@ pub enum StartError {
     Died(String),
 }
 
-/// What hears of notices. Never blocks for long: it is called between two events.
+/// Called with each notice. It must not block for long: it runs between two events.
 pub type OnNotice = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 pub struct Supervisor;
@@ -116,7 +116,7 @@ impl Supervisor {
     }
 }
 
-/// What both threads see.
+/// State shared by both threads of the supervisor.
 pub(crate) struct SupervisorShared {
     pub state: Mutex<SupervisorState>,
     /// The supervisor was told to stop.
@@ -145,7 +145,7 @@ impl SupervisorShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes messages until it is told to stop, nobody can send any more, or there is no engine to be had.
+    /// Takes messages until it is told to stop, nobody can send any more, or no engine can be started.
     fn run<L, R>(
         self: Arc<Self>,
         messages: &Receiver<EngineMessage>,

@@ -90,7 +90,7 @@ fn first_word(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or("")
 }
 
-/// Whether the conversation goes on after a line.
+/// Whether the conversation continues after a line.
 #[derive(Debug, PartialEq)]
 enum AfterLine {
     Continue,

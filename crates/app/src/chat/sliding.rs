@@ -1,5 +1,5 @@
 //! A conversation that is longer than the context: the oldest questions and answers are left out, with a note, and an
-//! answer that reaches the end of the context goes on without them.
+//! answer that reaches the end of the context continues without them.
 
 use crate::cmd::run;
 use crate::interrupt;
@@ -34,7 +34,7 @@ impl Conversation<'_> {
         let mut prompt = self.prompt(n_ctx - max_tokens.min(n_ctx / 4))?;
         let mut answer = run::generate(self.model, prompt.clone(), request, guard, show)?;
         while answer.finish == Finish::Context && answer.tokens.len() < max_tokens && !self.is_raw {
-            // Half of the context is free again, then the answer goes on.
+            // Half of the context is freed, then the answer continues.
             let said: Vec<TokenId> = answer.tokens.iter().map(|token| token.token).collect();
             prompt = self.prompt((n_ctx / 2).saturating_sub(said.len()).max(n_ctx / 4))?;
             let n_kept = said.len().min((n_ctx / 2).saturating_sub(prompt.len()).max(1));

@@ -1,4 +1,4 @@
-//! `roci create`: a model of one's own, from a Modelfile: a base with a system prompt, settings and a conversation.
+//! `roci create`: a custom model from a Modelfile: a base with a system prompt, settings and a conversation.
 
 use crate::report::{self, HintExt};
 use crate::store;

@@ -195,7 +195,7 @@ pub fn main(args: &Args) -> Result<()> {
         options.watch = Watch::Profile;
     }
     if options.watch == Watch::Off {
-        // A GPU that faults takes its process along; the answer goes on in the next one.
+        // A GPU that faults takes its process along; the answer continues in the next one.
         super::engine::in_own_process_for_gpus(&mut options)?;
     }
     let model = model_file::load(&path, &options)?;

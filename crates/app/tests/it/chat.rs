@@ -178,7 +178,7 @@ fn control_c_ends_a_single_answer_with_its_figures() {
     assert!(status.starts_with("Exited(") && status.ends_with(", 130)"), "{status}");
 }
 
-/// The next chat with the same file goes on with the conversation, and computes only what is new.
+/// The next chat with the same file continues the conversation, and computes only what is new.
 #[test]
 fn a_session_goes_on_in_the_next_chat() {
     let roci = Roci::new();

@@ -68,7 +68,7 @@ fn prompt_from_stdin() {
     assert!(empty.stderr.starts_with("error: the prompt is empty\nhint: "), "{}", empty.stderr);
 }
 
-/// What `roci tokenize` makes of the same text.
+/// The same text through `roci tokenize`.
 fn tokens(roci: &Roci, text: &str) -> serde_json::Value {
     roci.run_with_stdin(&["tokenize", "tiny.gguf", "--output", "json"], text.as_bytes()).json()["tokens"].clone()
 }

@@ -219,7 +219,7 @@ fn a_hang_is_caught_by_the_step_deadline() {
     let args = [&TINY[..], &["--device", "rocm", "--step-deadline", "3"]].concat();
     let start = Instant::now();
     let outcome = on_card(&roci, &script, &args, &[("GFX_HANG_AT", &at)]);
-    // The engine is a process of its own: another takes its place and goes on where it was.
+    // The engine is a process of its own: another takes its place and continues where it stopped.
     assert_eq!(outcome.code, Some(0), "{}", outcome.show());
     let said = &outcome.stderr;
     assert!(said.contains("as GFX_HANG_AT asks"), "{said}");

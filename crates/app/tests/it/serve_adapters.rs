@@ -71,7 +71,7 @@ fn adapters_are_models_of_their_own() {
     let (plain, one, two) = (text(&server, "tiny"), text(&server, "one"), text(&server, "two"));
     assert!(plain != one && one != two && plain != two, "{plain} {one} {two}");
     assert_eq!((text(&server, "tiny:one"), text(&server, "any-name")), (one.clone(), plain.clone()));
-    // The prefix of one is no other's.
+    // Adapters do not share prefixes.
     let cached = |model: &str| complete(&server, model).json["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     assert!([cached("tiny"), cached("one"), cached("two")].iter().all(|n| n.as_u64() > Some(64)));
     let unknown = server.post("/v1/completions", &completion("tiny:three"));

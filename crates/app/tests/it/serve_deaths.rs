@@ -185,7 +185,7 @@ fn a_server_outlives_engines_that_die_while_loading() {
     let why = ready.json["models"]["tiny"].as_str().unwrap_or_default();
     assert!(why.contains("while loading"), "{}", ready.text);
     assert_eq!(server.get("/health").status, 200);
-    // Whoever asks waits for the engine that comes up in the end.
+    // Requests wait for the engine that comes up in the end.
     let answer = server.post(CHAT, &chat("hi", 3));
     assert_eq!(answer.json["choices"][0]["message"]["content"], "xxx", "{}", answer.text);
     assert_eq!(server.get("/ready").status, 200);

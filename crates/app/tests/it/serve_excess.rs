@@ -1,5 +1,5 @@
 //! Requests whose lists, texts and numbers are far too large for what they ask: each is refused or answered in a time
-//! and with an answer of reasonable size, and the server goes on.
+//! and with an answer of reasonable size, and the server keeps running.
 
 use crate::serve::{chat, start};
 use serde_json::{Map, Value, json};

@@ -185,7 +185,7 @@ fn an_ambiguous_grammar_fails_alone() {
     });
 }
 
-/// A request with headers of one's own, the host's name included.
+/// A request with custom headers, including `Host`.
 fn raw(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let mut connection = server.connect();
     let head =

@@ -53,7 +53,7 @@ fn tls_with_a_certificate_of_ones_own() {
     let (status, text) = post(streamed("hi", 3));
     assert_eq!((status, text.trim_end().ends_with("data: [DONE]")), (200, true), "{text}");
     assert!(client(None).get(url("/health")).call().is_err(), "nobody vouches for it");
-    // Whoever speaks plainly gets no answer, and does no harm.
+    // Plain HTTP gets no answer and does no harm.
     let mut plain = server.connect();
     plain.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut bytes = Vec::new();

@@ -39,7 +39,7 @@ pub struct RestorePlan {
 }
 
 impl KeptNames {
-    /// This can be had, or will be as soon as it has left the pool.
+    /// This is available, or will be as soon as it has left the pool.
     pub fn insert(&mut self, name: Name) {
         self.names.insert(name);
     }
@@ -74,7 +74,7 @@ fn state_of(entry: Entry) -> Entry {
 }
 
 impl Scheduler {
-    /// From now on, what leaves the pool is told, and what `names` has can be had again.
+    /// From now on, what leaves the pool is reported, and what `names` has can be restored.
     pub fn keep(&mut self, names: impl IntoIterator<Item = Name>) {
         self.kept = Some(KeptNames { names: names.into_iter().collect(), spills: Vec::new() });
     }

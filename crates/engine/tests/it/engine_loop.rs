@@ -216,7 +216,7 @@ fn a_failed_step_fails_its_requests_and_no_others() {
         submit.prompt = vec![TokenId(1), TokenId(2), bad];
         let (kind, error) = failure(handle.submit(submit.clone()).unwrap().next());
         assert_eq!((kind, error.as_str()), expected);
-        // What the failed step wrote is not reused, and the engine goes on.
+        // What the failed step wrote is not reused, and the engine keeps running.
         let mut good = plain(&handle, 0, 3, 1);
         good.prompt = vec![TokenId(1), TokenId(2), TokenId(3)];
         let expected = toy::expected(&good.prompt, 1, &good.sampling);
@@ -438,7 +438,7 @@ impl MaskFactory for HeldMasks {
     }
 }
 
-/// A request whose mask is late holds up nobody but itself, and goes on where it was when the mask is known.
+/// A request whose mask is late holds up nobody but itself, and continues when the mask is known.
 #[test]
 fn a_late_mask_holds_up_nobody_else() {
     let is_known = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! The tokens that come out: the same as the model alone would give, whoever shares the batch, whatever is preempted,
+//! The tokens that come out: the same as the model alone would give, whatever shares the batch, whatever is preempted,
 //! reused from the prefix index, or taken up by another engine half-way.
 
 use batch::{Attention, PooledStates, TokenId};
@@ -175,7 +175,7 @@ fn a_known_prefix_is_not_computed_again_and_changes_nothing() {
         assert_eq!(usage.n_cached_prompt, 0);
         assert_eq!(first, plain);
         assert_eq!(second, plain);
-        // A conversation goes on: prompt, answer, more. The blocks of the answer are found as well.
+        // A conversation continues: prompt, answer, more. The blocks of the answer are found as well.
         let mut longer = submit;
         longer.prompt.extend(&first);
         longer.prompt.extend(toy::prompt(seed + 1, 9));

@@ -1,4 +1,4 @@
-//! The ledger with engines that die at every moment: whoever waits gets each token once, in order, and a request that
+//! The ledger with engines that die at every moment: every client gets each token once, in order, and a request that
 //! kills engines is found.
 
 use std::{
@@ -195,7 +195,7 @@ fn find(poisoned: u64, n_deaths: usize) {
     }
 }
 
-/// A device that fails after a while, whoever asks: no request is to blame.
+/// A device that fails after a while, whatever the requests: none of them is to blame.
 #[test]
 fn engines_that_break_down_at_the_same_step_lose_nobody() {
     for last_step in 3..8 {

@@ -206,7 +206,7 @@ fn overlapped_steps_say_what_single_steps_say() {
                     n_cut += usize::from(matches!(found, Seen::Tokens(_, Some(Ok(FinishReason::Stop)))));
                     assert_eq!(found, truth, "seed {seed}: {ask:?}", ask = describe(ask));
                 }
-                // How far it gets before it is noticed is a matter of time: one is the beginning of the other.
+                // How far it gets before this is noticed depends on timing: one text is a prefix of the other.
                 (Ask::Tokens { .. }, Seen::Tokens(truth, _), Seen::Tokens(found, _)) => {
                     n_left += 1;
                     let n = truth.len().min(found.len());
@@ -251,7 +251,7 @@ fn nothing_beyond_a_stop_is_published() {
     }
 }
 
-/// A request that ends by its own count of tokens, or by the context, has no row computed in vain.
+/// A request that ends by its own count of tokens, or by the context, has no row computed for nothing.
 #[test]
 fn known_ends_cost_no_row() {
     for max_tokens in [1, 2, 17] {
@@ -263,7 +263,7 @@ fn known_ends_cost_no_row() {
     }
 }
 
-/// A step that fails ends its own requests, with the tokens of the step before, and the rest goes on.
+/// A step that fails ends its own requests, with the tokens of the step before, and the rest continue.
 #[test]
 fn a_failed_step_among_overlapped_ones_fails_its_requests_only() {
     for (poison, expected) in [(Poison::Error, FailureKind::Forward), (Poison::NaN, FailureKind::Numeric)] {

@@ -181,7 +181,7 @@ impl Simulation {
         self.follow();
     }
 
-    /// Whoever follows the events knows what the index knows.
+    /// Following the events gives the contents of the index.
     fn follow(&mut self) {
         for event in self.scheduler.changes().take() {
             match event {
@@ -264,7 +264,7 @@ impl Simulation {
         self.check_window_blocks();
     }
 
-    /// The same of the other pool. What is promised is there, and whoever runs holds what its next token sees.
+    /// The same of the other pool. What is promised is there, and every running sequence holds what its next token sees.
     fn check_window_blocks(&self) {
         let (Some(windows), Some(window)) = (self.scheduler.windows(), self.window) else { return };
         windows.check().unwrap();

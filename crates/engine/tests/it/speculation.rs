@@ -188,7 +188,7 @@ fn drafts_change_no_token() {
                 (Ask::Tokens { leaves_after: None, .. }, truth, found) => {
                     assert_eq!(found, truth, "seed {seed}: {}", describe(ask));
                 }
-                // How far it gets before it is noticed is a matter of time: one is the beginning of the other.
+                // How far it gets before this is noticed depends on timing: one text is a prefix of the other.
                 (Ask::Tokens { .. }, Seen::Tokens(truth, _), Seen::Tokens(found, _)) => {
                     let n = truth.len().min(found.len());
                     assert_eq!(found[..n], truth[..n], "seed {seed}: {}", describe(ask));
@@ -248,7 +248,7 @@ fn only_accepted_tokens_are_published() {
     }
 }
 
-/// A new engine that is given the tokens so far goes on as the old one would have, drafts or not.
+/// A new engine that is given the tokens so far continues as the old one would have, drafts or not.
 #[test]
 fn a_resumed_answer_goes_on_with_drafts() {
     let sampling = Sampling { temperature: 0.8, repetition_penalty: 1.2, seed: 5, ..Sampling::default() };

@@ -139,7 +139,7 @@ fn what_leaves_both_pools_comes_back() {
 fn the_text_is_right_under_any_pressure() {
     for (n_host, n_on_disk) in [(5, 0), (0, 7), (4, 9), (100, 0)] {
         for n_window_blocks in [6, 15] {
-            // The one before may not have let go of its folder yet.
+            // The previous one may not have released its folder yet.
             let folder = tempfile::tempdir().unwrap();
             let options = StoreOptions { disk_bytes: n_on_disk * 256, ..on_disk(folder.path()) };
             let [_, toy] = toys(20, 40, n_window_blocks);

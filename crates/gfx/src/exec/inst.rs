@@ -186,7 +186,7 @@ impl<const N: usize> Inst<N> {
     }
 }
 
-/// Lowers `d`, which lies `offset` bytes into the program. Unknown instructions are an error for whoever runs them.
+/// Lowers `d`, which lies `offset` bytes into the program. Unknown instructions are an error when they are executed.
 pub fn lower<const N: usize>(d: &Decoded, offset: u32) -> Result<Lowered<N>, Cause> {
     let Some(second) = &d.dual else { return Ok(vec![single(d, offset)?]) };
     let mut x = single::<N>(d, offset)?;

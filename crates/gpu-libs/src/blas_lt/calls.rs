@@ -72,7 +72,7 @@ pub(crate) struct NvidiaFound {
     pub reserved: [Int; 4],
 }
 
-/// Structs that cross the border, for the check against the headers: (C++ type, bytes).
+/// Structs passed to the library, for the check against the headers: (C++ type, bytes).
 #[doc(hidden)]
 pub const AMD_SIZES: &[(&str, usize)] =
     &[("hipblasLtMatmulHeuristicResult_t", size_of::<AmdFound>()), ("hipblasLtMatmulAlgo_t", size_of::<[u64; 3]>())];

@@ -51,7 +51,7 @@ library! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// Structs that cross the border, for the check against the headers.
+/// Structs passed to the library, for the check against the headers.
 #[doc(hidden)]
 pub const SIZES: &[(&str, usize)] = &[("ncclUniqueId", size_of::<UniqueId>())];
 

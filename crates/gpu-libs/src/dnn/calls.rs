@@ -206,7 +206,7 @@ pub(crate) struct NvidiaSolution {
     pub reserved: [Int; 3],
 }
 
-/// Structs that cross the border, for the check against the headers: (C++ type, bytes).
+/// Structs passed to the library, for the check against the headers: (C++ type, bytes).
 #[doc(hidden)]
 pub const AMD_SIZES: &[(&str, usize)] =
     &[("miopenConvSolution_t", size_of::<AmdSolution>()), ("miopenTensorArgument_t", size_of::<AmdArgument>())];

@@ -80,7 +80,7 @@ fn try_load(checkpoint: &Checkpoint, isa: Isa) -> Result<Model, Error> {
     Model::load_on(Pool::with_isa(2, isa), checkpoint, options)
 }
 
-/// What the model makes of the golden tokens, in one step.
+/// The model's output for the golden tokens, in one step.
 pub fn run(model: &mut Model, golden: &Golden) -> Vec<f32> {
     let n = golden.tokens.len();
     let mut whole = batch(&golden.tokens, 0, &table(0, n), golden.what == What::Logits);

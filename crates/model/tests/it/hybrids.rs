@@ -1,5 +1,5 @@
 //! Families with recurrent layers: chunks, ragged batches and checkpoints give what one pass over the whole prompt
-//! gives, and behind the engine a conversation that goes on computes its new tokens only.
+//! gives, and in an engine a continued conversation computes its new tokens only.
 
 use engine::sequence::SeqId;
 use engine::{
@@ -53,7 +53,7 @@ pub fn check_chunks(name: &str, model: &mut Model) {
         let chunk = batch(&golden.tokens[first..first + len], first, &blocks, true);
         found.extend_from_slice(model.forward(&Batch { states: vec![state], ..chunk }).unwrap().logits);
     }
-    // Another sequence goes on from the checkpoint, after the first has moved on.
+    // Another sequence continues from the checkpoint, after the first has moved past it.
     for (first, len, state) in [(19, n - 20, state(Some(2), 1, None)), (n - 1, 1, state(Some(1), 1, None))] {
         let chunk = batch(&golden.tokens[first..first + len], first, &blocks, true);
         let rows = model.forward(&Batch { states: vec![state], ..chunk }).unwrap().logits;
@@ -319,7 +319,7 @@ fn drafts_change_no_token_of_a_hybrid() {
                 _ => true,
             };
             assert!(is_expected, "{name}, drafter {i}: {n_accepted} of {n_tokens}");
-            // A conversation that goes on starts from a state of its answer, however that came about.
+            // A continued conversation starts from a state of its answer, however that was computed.
             let history = [&prompts[2][..], &expected[2], &[TokenId(5), TokenId(6)]].concat();
             let (tokens, n_computed) = answer(&handle, &history, 1);
             assert_eq!(tokens, answer(&plain, &history, 1).0, "{name}, drafter {i}");

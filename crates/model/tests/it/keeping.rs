@@ -157,7 +157,7 @@ fn what_was_evicted_comes_back_bit_for_bit() {
         let handle = engine(&checkpoint, device, 7, &on_disk(folder.path()));
         assert_eq!(answer(&handle, longer), (truth.clone(), n_cached), "{name} on {device:?}, after a restart");
         handle.shutdown();
-        // A session file that one engine writes and another goes on with.
+        // A session file that one engine writes and another continues from.
         let path = folder.path().join("talk");
         let handle = engine(&checkpoint, device, 32, &StoreOptions::default());
         answer(&handle, a);

@@ -57,7 +57,7 @@ fn load(checkpoint: &Checkpoint, part: ModelPart) -> Model {
     Model::load(checkpoint, options).unwrap()
 }
 
-/// What the model makes of tokens, after its last norm.
+/// The model's hidden states for some tokens, after its last norm.
 pub fn hidden_of(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
     let mut whole = batch(tokens, 0, &table(0, tokens.len()), false);
     whole.logits_rows.clear();

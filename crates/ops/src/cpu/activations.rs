@@ -65,7 +65,7 @@ pub(crate) struct Rounding {
     pub(crate) has_halves: bool,
 }
 
-/// Who rounds.
+/// Which threads round.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum RoundedBy {
     /// The pool, where there are rows enough.

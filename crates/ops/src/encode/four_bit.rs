@@ -19,7 +19,7 @@ impl Levels for NonLinear {
 }
 
 /// For each whole number from the lowest level on: the level nearest to it, and where the next one begins to be nearer.
-/// No two of those borders lie between the same whole numbers.
+/// No two of those thresholds lie between the same integers.
 static NEAREST: [(u8, f32); 256] = {
     let mut table = [(15, f32::INFINITY); 256];
     let mut idx = 0;

@@ -29,7 +29,7 @@ const NONE: u16 = u16::MAX;
 const MAX_QUARTERS: usize = 9;
 const MAX_HALVES: usize = MAX_QUARTERS * MAX_QUARTERS;
 
-/// An entry, and what it makes of `w x level` and `w level level`.
+/// An entry, and its sums of `w x level` and `w level level`.
 #[derive(Clone, Copy)]
 pub(super) struct NearestEntry {
     pub entry: u16,

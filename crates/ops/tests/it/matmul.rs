@@ -301,7 +301,7 @@ fn bytes_and_outliers() {
     }
 }
 
-/// Rows that no border serves: all numbers alike, nothing at all, one number among zeros, numbers of all sizes, and numbers
+/// Rows without a usable threshold: all numbers alike, nothing at all, one number among zeros, numbers of all sizes, and numbers
 /// that are none, which stay in their row.
 #[test]
 fn bytes_of_strange_rows() {

@@ -48,7 +48,7 @@ fn sampling() {
         let choices = choices(&mut random, n_rows);
         let logits: Vec<f32> = random.numbers(n_vocab * n_rows).into_iter().map(|x| x * 9.0).collect();
         check("spread", &logits, n_vocab, &choices);
-        // Few distinct values: the borders of top-k and top-p fall among equals.
+        // Few distinct values: the cutoffs of top-k and top-p fall among equals.
         let tied: Vec<f32> = logits.iter().map(|x| (x / 3.0).round()).collect();
         check("ties", &tied, n_vocab, &choices);
         check("all alike", &vec![-2.5; n_vocab * n_rows], n_vocab, &choices);

@@ -10,7 +10,7 @@ use crate::Result;
 /// Rows a thread takes at a time: small enough to balance, large enough to be worth taking.
 const NUMBERS_EACH: usize = 1 << 16;
 
-/// A tensor's bytes in another type. `tick` hears of bytes done.
+/// A tensor's bytes in another type. `tick` is called with the bytes done.
 pub fn tensor(
     from: &Tensor,
     dtype: Dtype,

@@ -88,7 +88,7 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publishes what an engine tells of its cache, until the engine ends. `name_of` says what an adapter is called.
+    /// Publishes an engine's cache events until the engine ends. `name_of` says what an adapter is called.
     pub fn follow(
         self: &Arc<Self>,
         model: &str,

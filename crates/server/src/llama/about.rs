@@ -1,4 +1,4 @@
-//! What llama.cpp's server tells of itself: `/props`, `/slots`, `/lora-adapters`, and `/apply-template`.
+//! What llama.cpp's server reports about itself: `/props`, `/slots`, `/lora-adapters`, and `/apply-template`.
 
 use super::RANDOM_SEED;
 use super::completion::usual;

@@ -1,7 +1,7 @@
 //! Whose turn it is in memory, where not all models that are asked for fit. Loads queue in the order in which their
 //! models were asked for. The one at the head has the model that was loaded first finish what it has begun and take
 //! nothing new, and goes on doing so when requests give up, because those come back. Every request has a deadline of
-//! its own; a load ends in vain only when nobody has wanted its model for a while.
+//! its own; a load is abandoned only if nobody has wanted its model for a while.
 
 use super::{ApiError, Registry, Result, ServedModel};
 use std::sync::atomic::Ordering;

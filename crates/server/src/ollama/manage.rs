@@ -221,7 +221,7 @@ async fn run(
         }
     });
     if is_streamed == Some(false) {
-        // Nobody reads the lines, but whoever writes them must not wait.
+        // Nobody reads the lines, but their writer must not block.
         while inbox.recv().await.is_some() {}
         let done = task.await.map_err(|error| ApiError::internal(error.to_string()))?;
         return done.map(|()| axum::Json(json!({"status": "success"})).into_response());
@@ -233,7 +233,7 @@ async fn run(
     Ok(with_headers(Body::from_stream(body), Framing::Lines))
 }
 
-/// Tells a client what happens, in Ollama's words.
+/// Reports progress to a client in Ollama's format.
 struct PullReporter {
     lines: mpsc::Sender<Value>,
     /// Of the file that is arriving.

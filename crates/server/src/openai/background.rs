@@ -1,4 +1,4 @@
-//! Responses that nobody waits for (`background: true`): a task makes the answer, its events are kept, and whoever asks
+//! Responses that nobody waits for (`background: true`): a task makes the answer, its events are kept, and a client that asks
 //! later sees how far it is, reads the events from any place on, or cancels it.
 
 use super::responses::{self, ResponseFrame, ResponseRequest};

@@ -1,4 +1,4 @@
-//! `/v1/completions`: text that goes on, without a chat template.
+//! `/v1/completions`: text to be continued, without a chat template.
 
 use super::chat::{RequestBody, count};
 use super::completions_stream::{CompletionEncoder, Echoes, Lists};

@@ -133,7 +133,7 @@ pub async fn create(
     Ok(axum::Json(response).into_response())
 }
 
-/// What would be asked in vain is refused, not passed over.
+/// Fields that would have no effect are refused, not ignored.
 fn check_offered(app: &App, body: &ResponseRequest) -> Result<()> {
     check_metadata(body.metadata.as_ref().unwrap_or(&Map::new()))?;
     if body.background == Some(true) && body.store == Some(false) {

@@ -190,7 +190,7 @@ impl JsonCall {
                 self.mode = CallMode::Value(CallKey::Arguments);
                 ReadStep::Done
             }
-            // A name is short; what goes on and on is none.
+            // Names are short; anything longer is not one.
             Found::Partial { start } | Found::Nothing { start } if start > 256 => ReadStep::Bad,
             _ => ReadStep::More,
         }

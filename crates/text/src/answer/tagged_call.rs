@@ -79,7 +79,7 @@ impl TaggedCall {
         let tags = self.tags;
         match find(held, &[tags.key.0, tags.end], false) {
             Found::Mark { start, mark } if mark == tags.end => {
-                // The mark of the end is read by whoever reads the next call, where it is the call's own.
+                // If the end mark belongs to the call, the reader of the next call consumes it.
                 held.drain(..start);
                 self.close(out);
                 Some(ReadStep::Done)

@@ -19,7 +19,7 @@ use crate::view::SharedPtr;
 
 /// What is added to a weight, so that it is a byte without a sign, as the multiply-add wants one of its sides.
 pub(crate) const WEIGHT_OFFSET: i32 = 128;
-/// Tries at a border: some to have one on either side, the others to halve what is between.
+/// Attempts to find a threshold: some to bracket it, the others to bisect.
 const TRIES: usize = 12;
 /// Whole vectors are stored, of which the first numbers count.
 const SLACK: usize = 16;
@@ -224,7 +224,7 @@ unsafe fn round_row(x: &[f32], outliers: usize, k_chunk: usize, row: &mut ByteRo
     row.starts[x.len().div_ceil(k_chunk)] = n as u32;
 }
 
-/// A border beyond which there are about as many numbers as are to be left out, and no more than there is room for.
+/// A threshold that about as many numbers exceed as are to be outliers, and no more than there is room for.
 ///
 /// # Safety
 /// The CPU has AVX-512 F; `x` is whole groups.
@@ -240,7 +240,7 @@ fn border(x: &[f32], outliers: usize) -> f32 {
     border_of(x, outliers, 1)
 }
 
-/// The smallest border found beyond which not too many lie of every `step`th vector.
+/// The smallest threshold found that not too many numbers of every `step`th vector exceed.
 #[target_feature(enable = "avx512f")]
 fn border_of(x: &[f32], outliers: usize, step: usize) -> f32 {
     let n_vectors = x.len().div_ceil(16 * step);
@@ -278,7 +278,7 @@ fn border_of(x: &[f32], outliers: usize, step: usize) -> f32 {
     high
 }
 
-/// How many numbers of every `step`th vector lie beyond a border, or are none.
+/// How many numbers of every `step`th vector exceed a threshold, or are NaN.
 #[target_feature(enable = "avx512f")]
 fn n_beyond(x: &[f32], step: usize, border: f32) -> usize {
     let border = _mm512_set1_ps(border);
