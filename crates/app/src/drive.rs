@@ -54,12 +54,12 @@ impl StepDriver {
     /// Gives each of `n_sequences` room for `n_ctx` tokens.
     pub fn new(model: Model, n_sequences: usize, n_ctx: usize, max_batch_tokens: usize) -> Self {
         let mut driver = Self { model, tables: Vec::new(), max_batch_tokens };
-        driver.deal(n_sequences, n_ctx);
+        driver.assign_blocks(n_sequences, n_ctx);
         driver
     }
 
     /// Deals the blocks out again; their contents are dropped.
-    pub fn deal(&mut self, n_sequences: usize, n_ctx: usize) {
+    pub fn assign_blocks(&mut self, n_sequences: usize, n_ctx: usize) {
         let n_each = n_ctx.div_ceil(BLOCK_TOKENS);
         assert!(n_each * n_sequences <= self.model.n_blocks(), "the model was loaded for this use");
         let table = |seq: usize| (seq * n_each..(seq + 1) * n_each).map(|block| BlockId(block as u32)).collect();

@@ -21,7 +21,7 @@ pub enum ReportFormat {
 }
 
 /// `-q -v` cannot both be meant.
-pub fn check_loudness(is_verbose: bool) -> Result<()> {
+pub fn check_verbosity(is_verbose: bool) -> Result<()> {
     match is_verbose && report::is_quiet() {
         true => Err(anyhow!("--quiet and --verbose contradict each other")).hint("leave one of them out"),
         false => Ok(()),

@@ -91,7 +91,7 @@ impl<L: Serialize> Life<L> {
         self.n_before += 1;
         match outcome {
             Ok((limits, patience, about)) => Ok((ReadyChild { limits, process, patience }, about)),
-            Err(ending) => Err(self.bury(process, ending, format!("while loading: {activity}"))),
+            Err(ending) => Err(self.end_process(process, ending, format!("while loading: {activity}"))),
         }
     }
 
@@ -151,7 +151,7 @@ impl<L: Serialize> Life<L> {
                 DeathCause::Exited { .. } | DeathCause::Hung(_) | DeathCause::Fault(_) => {}
             }
             n_in_vain += 1;
-            match self.mourn(death, n_in_vain) {
+            match self.record_death(death, n_in_vain) {
                 Some(wait) => thread::sleep(wait),
                 None => {
                     let why = self.shared.lock().unavailable.clone();
@@ -180,7 +180,7 @@ impl<L: Serialize> Life<L> {
                 }
                 Ok(up) => {
                     let other = DeathCause::Refused("it came back with other limits".to_owned());
-                    self.bury(up.process, Some(other), "after loading".to_owned())
+                    self.end_process(up.process, Some(other), "after loading".to_owned())
                 }
                 Err(death) => death,
             };
@@ -189,7 +189,7 @@ impl<L: Serialize> Life<L> {
             }
             died_at.get_or_insert_with(Instant::now);
             n_in_vain += 1;
-            match self.mourn(death, n_in_vain) {
+            match self.record_death(death, n_in_vain) {
                 Some(wait) if self.pause(wait) => {}
                 _ => return,
             }
@@ -252,7 +252,7 @@ impl<L: Serialize> Life<L> {
             }
             return None;
         }
-        Some(self.bury(up.process, ending, format!("after step {n_steps} with {n_running} requests running")))
+        Some(self.end_process(up.process, ending, format!("after step {n_steps} with {n_running} requests running")))
     }
 
     fn pass_on(
@@ -283,7 +283,7 @@ impl<L: Serialize> Life<L> {
     }
 
     /// Ends a process for good and says why it ended. `None`: it ended by itself.
-    fn bury(&self, mut process: Process, ending: Option<DeathCause>, activity: String) -> Death {
+    fn end_process(&self, mut process: Process, ending: Option<DeathCause>, activity: String) -> Death {
         let ending = match ending {
             Some(ending) => {
                 process.kill();
@@ -295,7 +295,7 @@ impl<L: Serialize> Life<L> {
     }
 
     /// What a death means for the requests and for the next process: how long it has to wait, if there is one.
-    fn mourn(&mut self, death: Death, n_in_vain: u32) -> Option<Duration> {
+    fn record_death(&mut self, death: Death, n_in_vain: u32) -> Option<Duration> {
         let reason = death.to_string();
         let blame = if self.fallback.is_some() { Blame::Nobody } else { death.blame() };
         let mut state = self.shared.lock();

@@ -170,7 +170,7 @@ pub fn main(args: &Args) -> Result<()> {
     let start = Instant::now();
     let one = [Point { batch: args.batch, depth: args.depth }];
     let points = if args.points.is_empty() { &one[..] } else { &args.points };
-    crate::options::check_loudness(args.verbose)?;
+    crate::options::check_verbosity(args.verbose)?;
     let max_batch = points.iter().map(|point| point.batch).max().unwrap_or(1);
     // The pool is shared: enough for the point that needs the most.
     let n_blocks = points.iter().map(|point| point.batch * point.n_ctx(args).div_ceil(model::BLOCK_TOKENS)).max();
@@ -199,7 +199,7 @@ pub fn main(args: &Args) -> Result<()> {
     let (mut samples, mut profiled) = (Vec::new(), Vec::new());
     for point in points {
         bench.point = *point;
-        bench.driver.deal(point.batch, point.n_ctx(args));
+        bench.driver.assign_blocks(point.batch, point.n_ctx(args));
         samples.extend(bench.run()?);
         if args.profile.is_some() {
             profiled.extend(bench.profile()?);
@@ -210,7 +210,7 @@ pub fn main(args: &Args) -> Result<()> {
         profile::write_trace(path, &steps, limits)?;
     }
     if let Some(n_steps) = args.soak {
-        bench.driver.deal(max_batch, n_ctx);
+        bench.driver.assign_blocks(max_batch, n_ctx);
         let soaked = crate::soak::run(&mut bench.driver, choice, n_steps, max_batch, n_ctx)?;
         eprintln!("{soaked}");
     }

@@ -167,7 +167,7 @@ pub fn main(args: &Args) -> Result<()> {
     if args.logprobs.is_some() && args.output != ReportFormat::Json {
         return Err(anyhow!("--logprobs needs JSON output")).hint("add --output json");
     }
-    options::check_loudness(args.verbose)?;
+    options::check_verbosity(args.verbose)?;
     args.sampling.warn();
     let Resolved { path, named, .. } = store::resolve_named(args.model_name())?;
     let named = named.unwrap_or_default();
