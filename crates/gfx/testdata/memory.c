@@ -1,6 +1,6 @@
 // Memory beyond hipMalloc, against HIP's C interface with no header of AMD's: pageable memory that HIP pins, registered
-// host memory, a pool, and copies between GPUs where there are two. Prints a line per step; exits with 1 at the first that
-// is wrong.
+// host memory, a pool, managed memory, memory mapped at addresses reserved before, and copies between GPUs where there are
+// two. Prints a line per step; exits with 1 at the first that is wrong.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -61,6 +61,63 @@ static int count_nodes(void) {
   return n;
 }
 
+// Memory that both sides use at one address, of a size that is no whole number of pages, and moved to the GPU and back.
+static void managed(const unsigned *want) {
+  const size_t bytes = N * sizeof(unsigned);
+  unsigned *m = NULL, *device = allocate(bytes);
+  CALL(hipMallocManaged, (void **, size_t, unsigned), (void **)&m, bytes + 100, 1);
+  for (int i = 0; i < N; i++) m[i] = want[i];
+  CALL(hipMemPrefetchAsync, (const void *, size_t, int, void *), m, bytes, 0, NULL);
+  copy(device, m, bytes, ON_DEVICE);
+  CALL(hipMemset, (void *, int, size_t), m, 0x5a, bytes);
+  CALL(hipDeviceSynchronize, (void), );
+  if (m[0] != 0x5a5a5a5a || m[N - 1] != 0x5a5a5a5a) {
+    printf("managed memory: the host reads %x after the GPU wrote it\n", m[0]);
+    exit(1);
+  }
+  copy(m, device, bytes, ON_DEVICE);
+  CALL(hipDeviceSynchronize, (void), );
+  compare("managed memory", m, want);
+  CALL(hipFree, (void *), m);
+}
+
+// hipMemAllocationProp, hipMemAccessDesc.
+struct property {
+  int type, handle, location, id;
+  void *win32;
+  unsigned char flags[16];
+};
+struct access {
+  int location, id, flags;
+};
+
+// Two pieces of memory side by side at addresses that were reserved before.
+static void mapped(const unsigned *want, unsigned *back) {
+  enum { PINNED = 1, DEVICE = 1, READ_WRITE = 3 };
+  const size_t bytes = N * sizeof(unsigned);
+  struct property property = {.type = PINNED, .location = DEVICE};
+  struct access access = {DEVICE, 0, READ_WRITE};
+  size_t granule = 0;
+  CALL(hipMemGetAllocationGranularity, (size_t *, const struct property *, int), &granule, &property, 0);
+  void *at = NULL, *half[2];
+  CALL(hipMemAddressReserve, (void **, size_t, size_t, void *, unsigned long long), &at, bytes, 0, NULL, 0);
+  for (int n = 0; n < 2; n++) {
+    char *where = (char *)at + n * bytes / 2;
+    CALL(hipMemCreate, (void **, size_t, const struct property *, unsigned long long), &half[n], bytes / 2, &property, 0);
+    CALL(hipMemMap, (void *, size_t, size_t, void *, unsigned long long), where, bytes / 2, 0, half[n], 0);
+    CALL(hipMemSetAccess, (void *, size_t, const struct access *, size_t), where, bytes / 2, &access, 1);
+  }
+  copy(at, want, bytes, TO_DEVICE);
+  for (int i = 0; i < N; i++) back[i] = 0;
+  copy(back, at, bytes, TO_HOST);
+  compare("mapped memory", back, want);
+  for (int n = 0; n < 2; n++) {
+    CALL(hipMemUnmap, (void *, size_t), (char *)at + n * bytes / 2, bytes / 2);
+    CALL(hipMemRelease, (void *), half[n]);
+  }
+  CALL(hipMemAddressFree, (void *, size_t), at, bytes);
+}
+
 int main(void) {
   hip = dlopen("libamdhip64.so.7", RTLD_NOW | RTLD_GLOBAL);
   if (!hip) {
@@ -98,6 +155,9 @@ int main(void) {
   copy(b, p, bytes, TO_HOST);
   compare("a pool's memory", b, a);
   CALL(hipFreeAsync, (void *, void *), p, NULL);
+
+  managed(a);
+  mapped(a, b);
 
   if (n_gpus > 1) {
     int may = 0;

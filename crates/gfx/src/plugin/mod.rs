@@ -9,6 +9,8 @@ mod clock;
 mod config;
 mod interpose;
 mod lock;
+mod managed;
+mod mapped;
 mod mmio;
 mod model;
 mod packet;

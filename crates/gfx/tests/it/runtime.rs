@@ -218,7 +218,7 @@ fn no_mirror_is_a_reason_to_skip_and_says_so() {
     assert!(text(&out).contains("hint:"), "{}", text(&out));
 }
 
-/// Pinned, registered and pooled memory; then two GPUs, each with its own address space.
+/// Pinned, registered, pooled, managed and mapped memory; then two GPUs, each with its own address space.
 #[test]
 fn memory_of_every_kind_and_two_gpus() {
     let Some(program) = tools::c_program("memory") else { return };
@@ -227,7 +227,7 @@ fn memory_of_every_kind_and_two_gpus() {
         let said = text(&out);
         assert!(out.status.success() && said.contains("ok\n"), "{said}");
         assert!(said.contains(&format!("GPUs: {n_gpus}\nnodes of the driver: {n_nodes}\n")), "{said}");
-        for kind in ["pageable memory", "registered memory", "a pool's memory"] {
+        for kind in ["pageable memory", "registered memory", "a pool's memory", "managed memory", "mapped memory"] {
             assert!(said.contains(&format!("{kind}: right")), "{kind} in {said}");
         }
         assert_eq!(said.contains("between GPUs: right"), n_gpus == "2", "{said}");
