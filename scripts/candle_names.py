@@ -87,6 +87,8 @@ def their_kernels(folder):
 def table(text):
     """The lines of source that a file's table of kernels stands for."""
     for row in re.findall(r"^//@(.*)$", text, re.M):
+        if "=" not in row:  # says something of all kernels
+            continue
         head, *words = row.split(";")
         pattern, body = (part.strip() for part in head.split("=", 1))
         lists = [(name.strip(), values.split()) for name, values in (word.split(":", 1) for word in words)]

@@ -46,6 +46,10 @@ COMPARE(ge, >=)
         const usize *left_s = info + n_dims, *right_s = info + 2 * n_dims;                                             \
         const bool flat_left = info == nullptr || is_contiguous(n_dims, info, left_s);                                 \
         const bool flat_right = info == nullptr || is_contiguous(n_dims, info, right_s);                               \
+        if (flat_left && flat_right) {                                                                                 \
+            zip_flat(n, left, right, out, [](T a, T b) -> R { return op##_of(a, b); });                                \
+            return;                                                                                                    \
+        }                                                                                                              \
         EACH(i, n) {                                                                                                   \
             const T a = left[flat_left ? i : strided(i, n_dims, info, left_s)];                                        \
             const T b = right[flat_right ? i : strided(i, n_dims, info, right_s)];                                     \
@@ -53,5 +57,6 @@ COMPARE(ge, >=)
         }                                                                                                              \
     }
 
+//@ any-grid
 //@ $O_$T = BINARY($O, $T, $T) ; O: badd bsub bmul bdiv bminimum bmaximum ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3
 //@ $O_$T = BINARY($O, $T, u8) ; O: eq ne lt le gt ge ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3

@@ -38,7 +38,12 @@ DEVICE To cast_of(From from) {
     KERNEL(THREADS) cast_##T##_##U(usize n, usize n_dims, const usize *info, const T *inp, U *out) {                   \
         const usize *strides = info + n_dims;                                                                          \
         const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                                     \
-        EACH(i, n) out[i] = cast_of<U, T>(inp[flat ? i : strided(i, n_dims, info, strides)]);                          \
+        if (flat) {                                                                                                    \
+            map_flat(n, inp, out, [](T x) { return cast_of<U, T>(x); });                                               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        EACH(i, n) out[i] = cast_of<U, T>(inp[strided(i, n_dims, info, strides)]);                                     \
     }
 
+//@ any-grid
 //@ cast_$T_$U = CAST($T, $U) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3 ; U: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3

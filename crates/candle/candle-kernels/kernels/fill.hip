@@ -1,6 +1,6 @@
 // Constants, and copies of rows.
 #define FILL(T) \
-    KERNEL(THREADS) fill_##T(T *to, T value, usize n) { EACH(i, n) to[i] = value; }
+    KERNEL(THREADS) fill_##T(T *to, T value, usize n) { fill_flat(n, value, to); }
 
 // d1 rows of d2 elements, so many elements apart on each side.
 #define COPY2D(T)                                                                                           \
@@ -15,9 +15,14 @@
     KERNEL(THREADS) const_set_##name(usize n, usize n_dims, const usize *info, T value, T *out) {           \
         const usize *strides = info + n_dims;                                                               \
         const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                          \
-        EACH(i, n) out[flat ? i : strided(i, n_dims, info, strides)] = value;                               \
+        if (flat) {                                                                                         \
+            fill_flat(n, value, out);                                                                       \
+            return;                                                                                         \
+        }                                                                                                   \
+        EACH(i, n) out[strided(i, n_dims, info, strides)] = value;                                          \
     }
 
+//@ any-grid
 //@ fill_$T = FILL($T) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3
 //@ copy2d_$T = COPY2D($T) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3
 //@ const_set_$T = CONST_SET($T, $T) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64

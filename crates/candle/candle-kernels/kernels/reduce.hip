@@ -182,8 +182,9 @@ struct Exact<f32> {
 template <class T>
 DEVICE void turn(const T *src, T *dst, usize a, usize b, T cos, T sin) {
     const typename Number<T>::wide x = up(src[a]), y = up(src[b]), c = up(cos), s = up(sin);
-    dst[a] = down<T>(x * c - y * s);
-    dst[b] = down<T>(x * s + y * c);
+    // As the host does: products are rounded before they are added, which leaves more where they nearly cancel.
+    dst[a] = down<T>(add_exactly(mul_exactly(x, c), -mul_exactly(y, s)));
+    dst[b] = down<T>(add_exactly(mul_exactly(x, s), mul_exactly(y, c)));
 }
 #define ROPE_I(T)                                                                                                      \
     KERNEL(THREADS)                                                                                                    \

@@ -46,8 +46,12 @@ DEVICE T integer_abs(T x) {
     KERNEL(THREADS) name##_##T(usize n, usize n_dims, const usize *info, const T *inp, T *out) {                       \
         const usize *strides = info + n_dims;                                                                          \
         const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                                     \
+        if (flat) {                                                                                                    \
+            map_flat(n, inp, out, [](T x) -> T { return (expression); });                                              \
+            return;                                                                                                    \
+        }                                                                                                              \
         EACH(i, n) {                                                                                                   \
-            const T x = inp[flat ? i : strided(i, n_dims, info, strides)];                                             \
+            const T x = inp[strided(i, n_dims, info, strides)];                                                        \
             out[i] = (expression);                                                                                     \
         }                                                                                                              \
     }
@@ -58,12 +62,18 @@ DEVICE T integer_abs(T x) {
         const usize *strides = info + n_dims;                                                                          \
         const bool flat = info == nullptr || is_contiguous(n_dims, info, strides);                                     \
         const WIDE(T) p = up(number);                                                                                  \
-        EACH(i, n) {                                                                                                   \
-            const WIDE(T) x = up(inp[flat ? i : strided(i, n_dims, info, strides)]);                                   \
-            out[i] = down<T>(expression);                                                                              \
+        const auto apply = [=](T element) -> T {                                                                       \
+            const WIDE(T) x = up(element);                                                                             \
+            return down<T>(expression);                                                                                \
+        };                                                                                                             \
+        if (flat) {                                                                                                    \
+            map_flat(n, inp, out, apply);                                                                              \
+            return;                                                                                                    \
         }                                                                                                              \
+        EACH(i, n) out[i] = apply(inp[strided(i, n_dims, info, strides)]);                                             \
     }
 
+//@ any-grid
 //@ ucopy_$T = UNARY(ucopy, $T, x) ; T: u8 u32 i16 i32 i64 bf16 f16 f32 f64 f8e4m3
 //@ $O_$T = FLOAT_UNARY($O, $T) ; O: uneg urecip uexp ulog usin ucos utanh uerf uceil ufloor uround unormcdf uabs usqr usqrt ugelu ugelu_erf urelu usilu usigmoid usign ; T: bf16 f16 f32 f64 f8e4m3
 //@ uneg_$T = UNARY(uneg, $T, ($T)-x) ; T: i16 i32 i64

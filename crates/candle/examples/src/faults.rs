@@ -36,7 +36,8 @@ fn on_a_working_gpu() -> Result<()> {
     refused("source", &["does not compile"], || cuda.get_or_load_custom_func("kernel", "nonsense", nonsense))?;
     let one = "#include \"prelude.h\"\nKERNEL(64) one(float *x) { x[thread_x()] = 1.0f; }\n";
     refused("a kernel's name", &["two"], || cuda.get_or_load_custom_func("two", "one", one))?;
-    let row = Tensor::zeros((1, 20_000), DType::F32, &device)?;
+    // More than any GPU's shared memory holds.
+    let row = Tensor::zeros((1, 100_000), DType::F32, &device)?;
     refused("a row too long to sort", &["argsort"], || {
         row.arg_sort_last_dim(true).map_err(|error| candle_core::Error::Msg(format!("argsort: {error}")))
     })?;

@@ -8,6 +8,10 @@ use super::{CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRe
 
 /// Elements a block of [`LaunchConfig::for_num_elems`] covers.
 const THREADS: u32 = 256;
+/// Elements for each thread of a kernel that takes any grid: its threads move 16 bytes at a time.
+const ELEMENTS_PER_THREAD: u32 = 8;
+/// So many blocks keep any GPU busy: smaller grids stay as they are.
+const ENOUGH_BLOCKS: u32 = 2048;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchConfig {
@@ -20,6 +24,15 @@ impl LaunchConfig {
     /// A thread for each of `n` elements.
     pub fn for_num_elems(n: u32) -> Self {
         Self { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
+    }
+
+    /// The same elements with fewer threads, where there would be very many. H200: a block that finds nothing to do takes as
+    /// long to begin as one that does.
+    fn with_fewer_threads(mut self) -> Self {
+        if let ((x, 1, 1), (THREADS, 1, 1)) = (self.grid_dim, self.block_dim) {
+            self.grid_dim.0 = x.div_ceil(ELEMENTS_PER_THREAD).max(x.min(ENOUGH_BLOCKS));
+        }
+        self
     }
 }
 
@@ -70,6 +83,7 @@ impl<'a> LaunchArgs<'a> {
     /// # Safety
     /// The arguments are the kernel's, in number, order and type, and every slice is as long as it takes it to be.
     pub unsafe fn launch(&mut self, config: LaunchConfig) -> Result<(), DriverError> {
+        let config = if self.function.takes_any_grid() { config.with_fewer_threads() } else { config };
         let LaunchConfig { grid_dim: (x, y, z), block_dim: (bx, by, bz), shared_mem_bytes: shared_bytes } = config;
         if let Some(bytes) = self.too_wide {
             return Err(DriverError::new(format!("a kernel argument of {bytes} bytes; 8 at most")));

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! makes `affine_f32` from `AFFINE(f32)` and `affine_f64` from `AFFINE(f64)`. `$T` and `$U` stand for the
-//! words listed behind their colons. A text without such lines is compiled as a whole.
+//! words listed behind their colons. A text without such lines is compiled as a whole. `//@ any-grid` says that the
+//! kernels loop over their elements, so that a grid of one thread for each may be made smaller.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -34,6 +35,7 @@ pub struct CudaModule {
 #[derive(Clone)]
 pub struct CudaFunction {
     kernel: Kernel,
+    takes_any_grid: bool,
 }
 
 impl CudaModule {
@@ -59,7 +61,7 @@ impl CudaModule {
         let module = self.compile(name)?;
         let kernel = Kernel::find(&module, name)
             .map_err(|error| DriverError::new(format!("no kernel `{name}` in this module: {error}")))?;
-        let function = CudaFunction { kernel };
+        let function = CudaFunction { kernel, takes_any_grid: takes_any_grid(&self.text) };
         kernels.insert(name.to_owned(), function.clone());
         Ok(function)
     }
@@ -94,6 +96,11 @@ impl CudaFunction {
     pub(crate) fn kernel(&self) -> &Kernel {
         &self.kernel
     }
+
+    /// Whether its threads take elements until there are no more.
+    pub(crate) fn takes_any_grid(&self) -> bool {
+        self.takes_any_grid
+    }
 }
 
 impl fmt::Debug for CudaFunction {
@@ -110,6 +117,10 @@ fn is_ptx(text: &str) -> bool {
 
 fn has_table(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("//@"))
+}
+
+fn takes_any_grid(text: &str) -> bool {
+    text.lines().any(|line| line == "//@ any-grid")
 }
 
 /// The line of source that makes a kernel of this name.
@@ -141,6 +152,7 @@ mod tests {
     fn tables_name_kernels() {
         let text = "templates\n//@ cast_$T_$U = CAST($T, $U) ; T: u8 f32 ; U: f32 f64\n//@ one = ONE()\n";
         assert!(has_table(text) && !has_table("// none"));
+        assert!(!takes_any_grid(text) && takes_any_grid("//@ any-grid\n//@ one = ONE()\n"));
         assert_eq!(instance(text, "cast_u8_f64").as_deref(), Some("CAST(u8, f64)"));
         assert_eq!(instance(text, "one").as_deref(), Some("ONE()"));
         assert_eq!(instance(text, "cast_f64_f32"), None);

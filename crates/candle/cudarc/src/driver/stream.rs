@@ -272,7 +272,8 @@ impl Drop for CudaStream {
     fn drop(&mut self) {
         let Ok(stream) = &self.stream else { return };
         known().lock().unwrap_or_else(PoisonError::into_inner).remove(&(stream.handle() as usize));
-        self.pool.clear(stream);
+        // SAFETY: slices hold their stream, so there are none left.
+        unsafe { self.pool.close(stream) };
     }
 }
 
