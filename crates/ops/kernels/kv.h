@@ -60,34 +60,55 @@ DEVICE void kv_words(u32 (&to)[(N_BYTES + 3) / 4], const u8 *from) {
     }
 }
 
-// N numbers of a token, from number d on; d is a multiple of N, and N, a power of two, is at most a group.
-template <u32 N, u32 DIM>
-DEVICE void kv_run(u32 (&to)[N / 2], const u8 *row, u32 token, u32 d) {
-#if KV == KV_F16
-    kv_words<2 * N>(to, row + kv_bytes(token * DIM + d));
-#else
-    constexpr u32 N_BYTES = KV == KV_Q8_0 ? N : N / 2;
+// N numbers of a token as they lie in memory, N a power of two and at most a group: loaded long before they are used.
+template <u32 N>
+struct KvRun {
+    static constexpr u32 N_BYTES = KV == KV_F16 ? 2 * N : KV == KV_Q8_0 ? N : N / 2;
     u32 words[(N_BYTES + 3) / 4];
-    kv_words<N_BYTES>(words, row + kv_bytes(token * DIM + d));
-    const u32 half = f16_to_bits(kv_scales((u8 *)row, token, DIM)[d / KV_GROUP]), scale = half | half << 16;
+    u32 scale;  // as a half, of quantized numbers
+};
+
+// From number d on, a multiple of N.
+template <u32 N, u32 DIM>
+DEVICE void kv_load(KvRun<N> &to, const u8 *row, u32 token, u32 d) {
+    kv_words<KvRun<N>::N_BYTES>(to.words, row + kv_bytes(token * DIM + d));
+    if (KV_IS_QUANTIZED) to.scale = f16_to_bits(kv_scales((u8 *)row, token, DIM)[d / KV_GROUP]);
+}
+
+template <u32 N>
+DEVICE void kv_halves(u32 (&to)[N / 2], const KvRun<N> &run) {
+#if KV == KV_F16
+#pragma unroll
+    for (u32 k = 0; k < N / 2; ++k) to[k] = run.words[k];
+#else
+    const u32 scale = run.scale | run.scale << 16;
 #if KV == KV_Q8_0
     // A half of 1024 and more has the steps of the integers.
 #pragma unroll
     for (u32 k = 0; k < N / 2; ++k) {
-        const u32 word = words[k / 2] ^ 0x80808080u, pair = pick_bytes(word, 0x64646464u, k % 2 ? 0x04030402u : 0x04010400u);
+        const u32 word = run.words[k / 2] ^ 0x80808080u;
+        const u32 pair = pick_bytes(word, 0x64646464u, k % 2 ? 0x04030402u : 0x04010400u);
         to[k] = mul_halves(sub_halves(pair, 0x64806480u), scale);
     }
 #else
     constexpr u32 SPAN = N < KV_SPAN ? N : KV_SPAN;
 #pragma unroll
     for (u32 k = 0; k < N / 2; ++k) {
-        u32 word = words[k / (SPAN / 2)];
+        u32 word = run.words[k / (SPAN / 2)];
         if (SPAN < KV_SPAN) word |= word << (16 - 2 * SPAN);
         const u32 pair = ((word >> (4 * (k % (SPAN / 2)))) & 0x000f000fu) | 0x64006400u;
         to[k] = mul_halves(sub_halves(pair, 0x64086408u), scale);
     }
 #endif
 #endif
+}
+
+// Both at once.
+template <u32 N, u32 DIM>
+DEVICE void kv_run(u32 (&to)[N / 2], const u8 *row, u32 token, u32 d) {
+    KvRun<N> run;
+    kv_load<N, DIM>(run, row, token, d);
+    kv_halves<N>(to, run);
 }
 
 // Eight numbers in their order, from a multiple of eight on.

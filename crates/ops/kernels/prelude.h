@@ -459,6 +459,12 @@ DEVICE void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Eight rows of eight halves, two of a row in each lane, turned.
+DEVICE u32 turn_8x8(u32 word) {
+    u32 turned;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
+    return turned;
+}
 // 16 bytes from global to shared memory without registers in between; they have arrived after wait_copies.
 DEVICE void copy_16(u32 *to, const u32 *from) {
     const u32 at = (u32)__cvta_generic_to_shared(to);

@@ -48,11 +48,11 @@ pub(crate) fn launch(
     out: &mut ViewMut,
 ) -> Result<(), Error> {
     let is_vector = plan.kernel == AttentionKernel::Vector;
-    if (plan.kernel == AttentionKernel::Few && shaping.is_any())
-        || (!is_vector && (shaping.slopes.is_some() || shaping.chosen.is_some()))
-    {
-        let what =
-            format!("{:?} does not shape scores; a plan for shaped scores goes without the matrix units", plan.kernel);
+    if !is_vector && (shaping.slopes.is_some() || shaping.chosen.is_some()) {
+        let what = format!(
+            "{:?} knows no slopes and no chosen tokens; a plan for them goes without the matrix units",
+            plan.kernel
+        );
         return Err(Error::Argument { op: OP, what });
     }
     if spans.is_empty() {

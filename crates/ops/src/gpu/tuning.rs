@@ -28,6 +28,8 @@ pub struct Tuning {
     pub mma_blocks: usize,
     pub experts_from: usize,
     pub few_queries_from: usize,
+    pub few_shaped: bool,
+    pub few_quantized: bool,
     pub blas_rows: u32,
     pub memory_gb_s: u32,
     pub matrix_tflops: u32,
@@ -74,6 +76,10 @@ impl Tuning {
             1..=16 => Ok(number),
             _ => Err(format!("`{name} = {number}`: a number from 1 to 16 is expected")),
         };
+        let switch = |number| match number {
+            0 | 1 => Ok(number == 1),
+            _ => Err(format!("`{name} = {number}`: 0 or 1 is expected")),
+        };
         match name {
             "waves" => self.waves = small(number)?,
             "packed_outs" => self.packed_outs = small(number)?,
@@ -86,6 +92,8 @@ impl Tuning {
             "mma_blocks" => self.mma_blocks = small(number)? as usize,
             "experts_from" => self.experts_from = number as usize,
             "few_queries_from" => self.few_queries_from = number as usize,
+            "few_shaped" => self.few_shaped = switch(number)?,
+            "few_quantized" => self.few_quantized = switch(number)?,
             "blas_rows" => self.blas_rows = number,
             "memory_gb_s" => self.memory_gb_s = number,
             "matrix_tflops" => self.matrix_tflops = number,
@@ -117,7 +125,8 @@ mod tests {
     fn the_environment_wins_and_nonsense_is_refused() {
         let tuning = Tuning::with("rocm", "gfx1100", "waves=8, units_rows=1").unwrap();
         assert_eq!((tuning.waves, tuning.units_rows, tuning.packed_outs), (8, 1, 2));
-        for wrong in ["waves", "waves=many", "waves=0", "waves=17", "speed=9", "waves=-1", "waves=1.5"] {
+        for wrong in ["waves", "waves=many", "waves=0", "waves=17", "speed=9", "waves=-1", "waves=1.5", "few_shaped=2"]
+        {
             assert!(Tuning::with("rocm", "gfx1100", wrong).is_err(), "{wrong}");
         }
     }

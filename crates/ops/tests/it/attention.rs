@@ -176,7 +176,7 @@ fn check_shaped(
             let on_host = Shaping { sinks: None, slopes: None, ..shaping };
             let out = card.attention(&q, (k_pool, v_pool), heads, &spans, (on_host, sinks, slopes));
             // Matrix units take halves: queries and weights are rounded to eleven bits.
-            let is_rounded = dtype == Dtype::F16 || dtype != Dtype::F32 && card.takes_tiles();
+            let is_rounded = dtype == Dtype::F16 || dtype != Dtype::F32 && card.has_matrix_units();
             let bound = if is_rounded { 2e-3 } else { 1e-5 };
             assert_close(&format!("{what} {}", card.name()), &out, &truth, bound);
         }
@@ -256,6 +256,30 @@ fn attention_with_windows_caps_and_sinks() {
             // Tiles of several rows, whose windows begin apart.
             let few = [(300, 7), (0, 2), (45, 1)].map(|(n_past, n_new)| Sequence { n_past, n_new });
             check_shaped(&pool, Dtype::F16, heads(6, 2, 128), &few, true, scores);
+        }
+    }
+}
+
+/// What one token or a few of every sequence need, as families shape it: Gemma 3, Gemma 2 and gpt-oss, and as they come.
+#[test]
+fn attention_of_few_rows_with_windows_caps_and_sinks() {
+    let families = [
+        ((4, 2, 256), Scores { window: Some(50), ..Scores::default() }),
+        ((2, 1, 256), Scores { window: Some(100), softcap: Some(2.0), ..Scores::default() }),
+        ((8, 1, 64), Scores { window: Some(60), has_sinks: true, ..Scores::default() }),
+        ((4, 2, 128), Scores { softcap: Some(2.0), has_sinks: true, ..Scores::default() }),
+        ((9, 1, 64), Scores { window: Some(17), ..Scores::default() }),
+        ((4, 2, 256), Scores::default()),
+        ((4, 2, 128), Scores::default()),
+    ];
+    let pool = Pool::new(2);
+    for dtype in share([Dtype::F16, Dtype::Q8_0, Dtype::Q4_0]) {
+        for ((n_heads, n_kv_heads, head_dim), scores) in families {
+            let heads = heads(n_heads, n_kv_heads, head_dim);
+            // A split context, and whole ones whose windows begin apart.
+            check_shaped(&pool, dtype, heads, &[Sequence { n_past: 200, n_new: 1 }], true, scores);
+            let few = [(70, 4), (0, 3), (45, 1)].map(|(n_past, n_new)| Sequence { n_past, n_new });
+            check_shaped(&pool, dtype, heads, &few, true, scores);
         }
     }
 }

@@ -453,11 +453,6 @@ impl Card {
         self.queue.device().has_matrix_units()
     }
 
-    /// Whether its matrix units take whole tiles, and so quantized keys too.
-    pub fn takes_tiles(&self) -> bool {
-        self.has_matrix_units() && !self.queue.device().has_mma()
-    }
-
     /// The words of `choose_tokens`, with room for the scores of five rows.
     pub fn choose(
         &self,

@@ -81,8 +81,10 @@ impl AttentionKernel {
 #[derive(Copy, Clone, Debug)]
 pub struct AttentionChip {
     pub n_multiprocessors: usize,
-    /// Whether attention can use the matrix units here: they need keys and values in f16.
+    /// Whether attention of many rows can use the matrix units here: they need keys and values in f16.
     pub has_matrix_units: bool,
+    /// Whether attention of few rows can, by flash_few.hip.
+    pub has_few: bool,
     /// As above, by groups of four waves.
     pub has_wgmma: bool,
     /// As above, by whole tiles, which keys and values of any type but f32 are brought into.
@@ -91,8 +93,6 @@ pub struct AttentionChip {
     pub few_queries_from: usize,
     /// Whether keys and values are quantized.
     pub is_quantized: bool,
-    /// Whether any layer has a window, a cap or sinks: few query vectors then go without the units of NVIDIA.
-    pub is_shaped: bool,
     /// Where rows must not matter: the keys of each part of every context.
     pub part_keys: Option<usize>,
 }
@@ -106,22 +106,24 @@ impl AttentionChip {
         let has_matrix_units = device.has_mma() && is_f16;
         let has_wgmma = device.has_wgmma() && is_f16;
         let has_tiles = device.has_matrix_units() && !device.has_mma() && kv != weights::Dtype::F32;
-        let (few_queries_from, is_quantized) = (kernels.tuning().few_queries_from, kv.block_len() > 1);
+        let (tuning, is_quantized) = (kernels.tuning(), kv.block_len() > 1);
+        let is_fit = if is_quantized { tuning.few_quantized } else { is_f16 };
+        let has_few = device.has_mma() && is_fit && (!is_shaped || tuning.few_shaped);
         Self {
             n_multiprocessors,
             has_matrix_units,
             has_wgmma,
+            has_few,
             has_tiles,
-            few_queries_from,
+            few_queries_from: tuning.few_queries_from,
             is_quantized,
-            is_shaped,
             part_keys: None,
         }
     }
 
     /// The same without matrix units: only the vector kernel lowers scores with the distance (`Shaping::slopes`).
     pub fn without_units(self) -> Self {
-        Self { has_matrix_units: false, has_tiles: false, has_wgmma: false, ..self }
+        Self { has_matrix_units: false, has_few: false, has_tiles: false, has_wgmma: false, ..self }
     }
 
     /// The same where rows must not matter, for contexts of up to `n_ctx` tokens: parts are as short as the merging
@@ -137,7 +139,7 @@ impl AttentionChip {
     /// The kernel for few rows of each sequence, and how many query vectors its tiles have.
     fn few_queries(&self, heads: &Heads, n_rows: usize) -> (AttentionKernel, usize) {
         let most = n_rows.max(1) * (heads.n_heads / heads.n_kv_heads.max(1)).max(1);
-        let is_few = self.has_matrix_units && !self.is_shaped && FEW_HEAD_DIMS.contains(&heads.head_dim);
+        let is_few = self.has_few && FEW_HEAD_DIMS.contains(&heads.head_dim);
         // A value's run of numbers must lie in one group.
         let fits_units =
             FEW_UNITS_HEAD_DIMS.contains(&heads.head_dim) && (!self.is_quantized || heads.head_dim.is_multiple_of(64));

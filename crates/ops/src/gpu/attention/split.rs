@@ -53,24 +53,6 @@ gpu::args! {
         scale: f32,
         n_splits: u32,
         part_blocks: u32,
-    }
-}
-
-gpu::args! {
-    pub(crate) struct FlashFewUnits<'a> {
-        q: Slice<'a, f32>,
-        k_pool: Slice<'a, u8>,
-        v_pool: Slice<'a, u8>,
-        tiles: Slice<'a, u32>,
-        spans: Slice<'a, u32>,
-        tables: Slice<'a, u32>,
-        out: SliceMut<'a, f32>,
-        parts: SliceMut<'a, f32>,
-        n_heads: u32,
-        n_kv_heads: u32,
-        scale: f32,
-        n_splits: u32,
-        part_blocks: u32,
         window: u32,
         cap: f32,
         sinks: Option<Slice<'a, f32>>,
@@ -118,7 +100,11 @@ kernels! {
 
 kernels! {
     /// On the matrix units.
-    pub(crate) struct FlashFewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[64, 128]) } {
+    pub(crate) struct FlashFewKernels in "flash_few", overlapping; defines {
+        HEAD_DIM: DefineValues::Numbers(&[64, 128]),
+        KV: DefineValues::Numbers(&[1, 2, 3]),
+        SHAPED: DefineValues::Flag
+    } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
         sixteen: Kernel<FlashFew<'static>> = ["flash_few_16"],
     }
@@ -126,7 +112,11 @@ kernels! {
 
 kernels! {
     /// The same for heads of 256: sixteen queries of them do not fit into shared memory.
-    pub(crate) struct WideFewKernels in "flash_few", overlapping; defines { HEAD_DIM: DefineValues::Numbers(&[256]) } {
+    pub(crate) struct WideFewKernels in "flash_few", overlapping; defines {
+        HEAD_DIM: DefineValues::Numbers(&[256]),
+        KV: DefineValues::Numbers(&[1, 2, 3]),
+        SHAPED: DefineValues::Flag
+    } {
         eight: Kernel<FlashFew<'static>> = ["flash_few_8"],
     }
 }
@@ -138,7 +128,7 @@ kernels! {
         KV: DefineValues::Numbers(&[1, 2, 3]),
         SHAPED: DefineValues::Flag
     } {
-        attention: Kernel<FlashFewUnits<'static>> = ["flash_few_units"],
+        attention: Kernel<FlashFew<'static>> = ["flash_few_units"],
     }
 }
 
@@ -149,7 +139,7 @@ kernels! {
         KV: DefineValues::Numbers(&[1]),
         SHAPED: DefineValues::Flag
     } {
-        attention: Kernel<FlashFewUnits<'static>> = ["flash_few_units"],
+        attention: Kernel<FlashFew<'static>> = ["flash_few_units"],
     }
 }
 
@@ -187,9 +177,8 @@ struct SplitKernels {
     /// For 1, 2 and, unless heads are wide, 4 queries of a tile.
     attention: Vec<Kernel<AttentionVector<'static>>>,
     merge: Kernel<AttentionMerge<'static>>,
-    /// Take the place of the vector kernel where the plan says so.
+    /// Takes the place of the vector kernel where the plan says so.
     few: Option<Kernel<FlashFew<'static>>>,
-    few_units: Option<Kernel<FlashFewUnits<'static>>>,
 }
 
 impl SplitKernels {
@@ -210,11 +199,13 @@ impl SplitKernels {
             let VectorKernels { attention, merge } = VectorKernels::get(gpu.kernels, &[head_lanes, kv, is_shaped])?;
             (attention.to_vec(), merge)
         };
-        let few = (plan.kernel == AttentionKernel::Few).then(|| few_kernel(gpu, plan, heads)).transpose()?;
-        let few_units = (plan.kernel == AttentionKernel::FewUnits)
-            .then(|| few_units_kernel(gpu, heads, [kv, is_shaped]))
-            .transpose()?;
-        Ok(Self { attention, merge, few, few_units })
+        let values = [heads.head_dim as u32, kv, is_shaped];
+        let few = match plan.kernel {
+            AttentionKernel::Few => Some(few_kernel(gpu, plan, &values)?),
+            AttentionKernel::FewUnits => Some(few_units_kernel(gpu, &values)?),
+            _ => None,
+        };
+        Ok(Self { attention, merge, few })
     }
 
     fn attend(
@@ -236,13 +227,6 @@ impl SplitKernels {
         if let Some(kernel) = &self.few {
             #[rustfmt::skip]
             let args = FlashFew {
-                q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits, part_blocks,
-            };
-            return Ok(gpu.launcher.launch(kernel, grid, &args)?);
-        }
-        if let Some(kernel) = &self.few_units {
-            #[rustfmt::skip]
-            let args = FlashFewUnits {
                 q, k_pool, v_pool, tiles, spans, tables, out, parts, n_heads, n_kv_heads, scale, n_splits, part_blocks,
                 window, cap, sinks,
             };
@@ -274,23 +258,19 @@ impl SplitKernels {
     }
 }
 
-fn few_units_kernel(
-    gpu: &Gpu,
-    heads: &Heads,
-    [kv, is_shaped]: [u32; 2],
-) -> Result<Kernel<FlashFewUnits<'static>>, Error> {
-    let values = [heads.head_dim as u32, kv, is_shaped];
-    if heads.head_dim.is_multiple_of(64) {
-        return Ok(FewUnitsKernels::get(gpu.kernels, &values)?.attention);
+/// `values`: the head's size, the type of keys and values, and whether scores are shaped.
+fn few_units_kernel(gpu: &Gpu, values: &[u32; 3]) -> Result<Kernel<FlashFew<'static>>, Error> {
+    if values[0].is_multiple_of(64) {
+        return Ok(FewUnitsKernels::get(gpu.kernels, values)?.attention);
     }
-    Ok(OddFewUnitsKernels::get(gpu.kernels, &values)?.attention)
+    Ok(OddFewUnitsKernels::get(gpu.kernels, values)?.attention)
 }
 
-fn few_kernel(gpu: &Gpu, plan: &AttentionPlan, heads: &Heads) -> Result<Kernel<FlashFew<'static>>, Error> {
-    let values = [heads.head_dim as u32];
-    if heads.head_dim > 128 {
-        return Ok(WideFewKernels::get(gpu.kernels, &values)?.eight);
+/// `values` as above.
+fn few_kernel(gpu: &Gpu, plan: &AttentionPlan, values: &[u32; 3]) -> Result<Kernel<FlashFew<'static>>, Error> {
+    if values[0] > 128 {
+        return Ok(WideFewKernels::get(gpu.kernels, values)?.eight);
     }
-    let FlashFewKernels { eight, sixteen } = FlashFewKernels::get(gpu.kernels, &values)?;
+    let FlashFewKernels { eight, sixteen } = FlashFewKernels::get(gpu.kernels, values)?;
     Ok(if plan.n_queries == 8 { eight } else { sixteen })
 }
