@@ -68,9 +68,26 @@ pub(crate) struct Names {
     pub status_text: &'static str,
     /// For libraries without such functions.
     pub statuses: &'static [(c_int, &'static str)],
+    /// A function that writes what went wrong last on this thread; empty where there is none.
+    pub last_words: &'static str,
 }
 
 type Describe = unsafe extern "C" fn(c_int) -> *const c_char;
+type LastWords = unsafe extern "C" fn(*mut c_char, usize);
+
+/// What the library says of its last failure, if it says anything.
+///
+/// # Safety
+/// The function writes at most as many characters as it is told there is room for.
+unsafe fn last_words(write: LastWords) -> Option<String> {
+    let mut text = [0u8; 1024];
+    // Room for one character fewer than there is, so that a text that fills it still ends.
+    // SAFETY: as the caller says.
+    unsafe { write(text.as_mut_ptr().cast(), text.len() - 1) };
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    (!lines.is_empty()).then(|| lines.join("; "))
+}
 
 /// An opened library.
 pub(crate) struct Opened {
@@ -78,6 +95,7 @@ pub(crate) struct Opened {
     names: &'static Names,
     status_name: Option<Describe>,
     status_text: Option<Describe>,
+    last_words: Option<LastWords>,
 }
 
 impl Opened {
@@ -89,7 +107,10 @@ impl Opened {
             found.map(|address| unsafe { std::mem::transmute::<*const c_void, Describe>(address) })
         };
         let (status_name, status_text) = (describe(names.status_name), describe(names.status_text));
-        Ok(Self { library, names, status_name, status_text })
+        let found = (!names.last_words.is_empty()).then(|| library.symbol(names.last_words)).flatten();
+        // SAFETY: cuDNN's, the one function of that kind; tests/it/headers.rs compares its signature.
+        let last_words = found.map(|address| unsafe { std::mem::transmute::<*const c_void, LastWords>(address) });
+        Ok(Self { library, names, status_name, status_text, last_words })
     }
 
     /// `rocBLAS (librocblas.so.5)`
@@ -110,7 +131,10 @@ impl Opened {
         };
         let listed = self.names.statuses.iter().find(|(number, _)| *number == status).map(|(_, name)| *name);
         let name = words(self.status_name).unwrap_or_else(|| listed.unwrap_or("an unknown status").to_owned());
-        let text = words(self.status_text).unwrap_or_else(|| "the library has no words for it".to_owned());
+        // SAFETY: the library keeps to the room it is given.
+        let last = || self.last_words.and_then(|write| unsafe { last_words(write) });
+        let text =
+            words(self.status_text).or_else(last).unwrap_or_else(|| "the library has no words for it".to_owned());
         Err(Error::Call { library: self.label(), call, status, name, text, at: Location::caller() })
     }
 
@@ -262,3 +286,35 @@ macro_rules! numbers {
 }
 
 pub(crate) use {library, numbers};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn two_lines(text: *mut c_char, room: usize) {
+        let words = c"Error: a size is wrong\n  at: sizes.cpp:7\n\n".to_bytes_with_nul();
+        assert!(words.len() <= room);
+        // SAFETY: as many bytes as there is room for at least.
+        unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), words.len()) };
+    }
+
+    unsafe extern "C" fn silence(_: *mut c_char, _: usize) {}
+
+    /// As `strncpy` leaves a text that is too long: without an end.
+    unsafe extern "C" fn no_end(text: *mut c_char, room: usize) {
+        // SAFETY: as many bytes as there is room for.
+        unsafe { std::ptr::write_bytes(text.cast::<u8>(), b'x', room) };
+    }
+
+    fn said(write: LastWords) -> Option<String> {
+        // SAFETY: the functions above keep to the room.
+        unsafe { last_words(write) }
+    }
+
+    #[test]
+    fn last_words_are_one_line() {
+        assert_eq!(said(two_lines).unwrap(), "Error: a size is wrong; at: sizes.cpp:7");
+        assert_eq!(said(silence), None);
+        assert_eq!(said(no_end).unwrap(), "x".repeat(1023));
+    }
+}

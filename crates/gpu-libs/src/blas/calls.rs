@@ -11,12 +11,12 @@ library! {
     amd Names {
         name: "rocBLAS",
         sonames: &["librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0"],
-        status_name: "rocblas_status_to_string", status_text: "", statuses: &[],
+        status_name: "rocblas_status_to_string", status_text: "", statuses: &[], last_words: "",
     },
     nvidia Names {
         name: "cuBLAS",
         sonames: &["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"],
-        status_name: "cublasGetStatusName", status_text: "cublasGetStatusString", statuses: &[],
+        status_name: "cublasGetStatusName", status_text: "cublasGetStatusString", statuses: &[], last_words: "",
     };
     plain {
         create           | "rocblas_create_handle"    | "cublasCreate_v2"         | (handle: *mut Handle);

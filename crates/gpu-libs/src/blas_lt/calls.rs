@@ -26,11 +26,11 @@ library! {
     Calls, role "BLASLt",
     amd Names {
         name: "hipBLASLt", sonames: &["libhipblaslt.so.1", "libhipblaslt.so.0"],
-        status_name: "", status_text: "", statuses: HIPBLAS_STATUSES,
+        status_name: "", status_text: "", statuses: HIPBLAS_STATUSES, last_words: "",
     },
     nvidia Names {
         name: "cuBLASLt", sonames: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"],
-        status_name: "cublasLtGetStatusName", status_text: "cublasLtGetStatusString", statuses: &[],
+        status_name: "cublasLtGetStatusName", status_text: "cublasLtGetStatusString", statuses: &[], last_words: "",
     };
     plain {
         create         | "hipblasLtCreate"  | "cublasLtCreate"  | (handle: *mut Handle);

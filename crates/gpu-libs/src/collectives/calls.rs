@@ -20,11 +20,11 @@ library! {
     Calls, role "collectives",
     amd Names {
         name: "RCCL", sonames: &["librccl.so.1"],
-        status_name: "", status_text: "ncclGetErrorString", statuses: STATUSES,
+        status_name: "", status_text: "ncclGetErrorString", statuses: STATUSES, last_words: "",
     },
     nvidia Names {
         name: "NCCL", sonames: &["libnccl.so.2"],
-        status_name: "", status_text: "ncclGetErrorString", statuses: STATUSES,
+        status_name: "", status_text: "ncclGetErrorString", statuses: STATUSES, last_words: "",
     };
     plain {
         unique_id        | "ncclGetUniqueId"  | "ncclGetUniqueId"  | (id: *mut UniqueId);

@@ -80,7 +80,19 @@ struct Nvidia {
     /// What each step sees: from the first of these to before the second.
     low: Vec<Int>,
     high: Vec<Int>,
+    /// The workspace of a forward pass alone, which keeps there what training keeps for the gradient, and so needs more.
+    forward_bytes: usize,
+    /// The workspace of both passes of training.
+    training_bytes: usize,
+    kept_bytes: usize,
+}
+
+/// What cuDNN's passes are given besides tensors.
+struct Memory {
+    lengths: Address,
+    work: Address,
     bytes: usize,
+    kept: Address,
     kept_bytes: usize,
 }
 
@@ -353,8 +365,9 @@ impl Nvidia {
             by_axis[axis.number(Vendor::Nvidia) as usize] = length;
         }
         let axes = axes.map(|axis| axis.number(Vendor::Nvidia));
-        let (mut weights, mut bytes, mut kept_bytes, mut zero) = (0, 0, 0, 0u64);
-        // No dropout, neither of the weights nor of the result.
+        let (mut weights, mut forward_bytes, mut training_bytes, mut kept_bytes) = (0, 0, 0, 0);
+        // No dropout, neither of the weights nor of the result. What lies past a sequence's end is left as it is; the
+        // library knows nothing else yet.
         let none: Handle = std::ptr::null_mut();
         // SAFETY: live descriptors and valid out pointers; arrays of the lengths given, which the library copies.
         unsafe {
@@ -381,33 +394,34 @@ impl Nvidia {
                 n,
                 1,
             )?;
-            let padding = std::ptr::from_mut(&mut zero).cast();
             let (lengths, at_axes) = (lengths.as_ptr(), axes.as_ptr());
-            calls.steps_set(described.handle(), data, 4, by_axis.as_ptr(), at_axes, n_sequences, lengths, padding)?;
-            calls.attention_bytes(handle, attention.handle(), &mut weights, &mut bytes, &mut kept_bytes)?;
+            calls.steps_set(described.handle(), data, 4, by_axis.as_ptr(), at_axes, n_sequences, lengths, none)?;
+            // Without a place for the reserve's size it is the size for what is not trained.
+            let attention = attention.handle();
+            calls.attention_bytes(handle, attention, &mut weights, &mut forward_bytes, std::ptr::null_mut())?;
+            calls.attention_bytes(handle, attention, &mut weights, &mut training_bytes, &mut kept_bytes)?;
         }
         let high = (1..=steps).map(|step| if mask == AttentionMask::Causal { step } else { steps }).collect();
         let lengths = dnn.binding().upload(&lengths)?;
         let low = vec![0; n_steps];
-        Ok(Self { attention, steps: described, lengths, low, high, bytes, kept_bytes })
+        Ok(Self { attention, steps: described, lengths, low, high, forward_bytes, training_bytes, kept_bytes })
     }
 
-    /// Workspace, reserve and lengths.
     #[track_caller]
-    fn memory(&self, dnn: &Dnn, kept: Option<&Buffer<u8>>) -> Result<(Address, Address, usize, Address)> {
+    fn memory(&self, dnn: &Dnn, kept: Option<&Buffer<u8>>) -> Result<Memory> {
         let lengths = dnn.binding().input(&self.lengths.all())?;
-        let (kept, kept_bytes) = match kept {
-            Some(kept) => (dnn.binding().input(&kept.all())?, kept.len()),
-            None => (0, 0),
+        let (kept, kept_bytes, bytes) = match kept {
+            Some(kept) => (dnn.binding().input(&kept.all())?, kept.len(), self.training_bytes),
+            None => (0, 0, self.forward_bytes),
         };
-        Ok((dnn.workspace(CALL, self.bytes)?, kept, kept_bytes, lengths))
+        Ok(Memory { lengths, work: dnn.workspace(CALL, bytes)?, bytes, kept, kept_bytes })
     }
 
     #[track_caller]
     fn forward(&self, dnn: &Dnn, [q, k, v, y]: [Address; 4], kept: Option<&Buffer<u8>>) -> Result<()> {
-        let (work, kept, kept_bytes, lengths) = self.memory(dnn, kept)?;
+        let Memory { lengths, work, bytes, kept, kept_bytes } = self.memory(dnn, kept)?;
         let (handle, by, s) = (dnn.handle(), self.attention.handle(), self.steps.handle());
-        let (low, high, bytes) = (self.low.as_ptr(), self.high.as_ptr(), self.bytes);
+        let (low, high) = (self.low.as_ptr(), self.high.as_ptr());
         // All steps at once.
         let step = -1;
         dnn.enter()?;
@@ -430,9 +444,9 @@ impl Nvidia {
         dy: Address,
         [dq, dk, dv]: [Address; 3],
     ) -> Result<()> {
-        let (work, kept, kept_bytes, lengths) = self.memory(dnn, Some(&saved.kept))?;
+        let Memory { lengths, work, bytes, kept, kept_bytes } = self.memory(dnn, Some(&saved.kept))?;
         let (handle, by, s) = (dnn.handle(), self.attention.handle(), self.steps.handle());
-        let (low, high, bytes) = (self.low.as_ptr(), self.high.as_ptr(), self.bytes);
+        let (low, high) = (self.low.as_ptr(), self.high.as_ptr());
         dnn.enter()?;
         // SAFETY: as for `forward`.
         unsafe {

@@ -13,11 +13,11 @@ library! {
     Calls, role "neural network",
     amd Names {
         name: "MIOpen", sonames: &["libMIOpen.so.1"],
-        status_name: "miopenGetErrorString", status_text: "", statuses: &[],
+        status_name: "miopenGetErrorString", status_text: "", statuses: &[], last_words: "",
     },
     nvidia Names {
         name: "cuDNN", sonames: &["libcudnn.so.9"],
-        status_name: "cudnnGetErrorString", status_text: "", statuses: &[],
+        status_name: "cudnnGetErrorString", status_text: "", statuses: &[], last_words: "cudnnGetLastErrorString",
     };
     plain {
         create           | "miopenCreate"                 | "cudnnCreate"                   | (handle: *mut Handle);

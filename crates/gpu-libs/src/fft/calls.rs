@@ -10,7 +10,7 @@ library! {
     /// rocFFT | cuFFT
     Calls, role "FFT",
     amd Names {
-        name: "rocFFT", sonames: &["librocfft.so.0"], status_name: "", status_text: "",
+        name: "rocFFT", sonames: &["librocfft.so.0"], status_name: "", status_text: "", last_words: "",
         statuses: &[
             (1, "rocfft_status_failure"), (2, "rocfft_status_invalid_arg_value"),
             (3, "rocfft_status_invalid_dimensions"), (4, "rocfft_status_invalid_array_type"),
@@ -19,7 +19,7 @@ library! {
         ],
     },
     nvidia Names {
-        name: "cuFFT", sonames: &["libcufft.so.12", "libcufft.so.11", "libcufft.so.10"], status_name: "", status_text: "",
+        name: "cuFFT", sonames: &["libcufft.so.12", "libcufft.so.11", "libcufft.so.10"], status_name: "", status_text: "", last_words: "",
         statuses: &[
             (1, "CUFFT_INVALID_PLAN"), (2, "CUFFT_ALLOC_FAILED"), (3, "CUFFT_INVALID_TYPE"), (4, "CUFFT_INVALID_VALUE"),
             (5, "CUFFT_INTERNAL_ERROR"), (6, "CUFFT_EXEC_FAILED"), (7, "CUFFT_SETUP_FAILED"), (8, "CUFFT_INVALID_SIZE"),

@@ -9,7 +9,7 @@ library! {
     /// rocRAND | cuRAND
     Calls, role "random number",
     amd Names {
-        name: "rocRAND", sonames: &["librocrand.so.1"], status_name: "", status_text: "",
+        name: "rocRAND", sonames: &["librocrand.so.1"], status_name: "", status_text: "", last_words: "",
         statuses: &[
             (100, "ROCRAND_STATUS_VERSION_MISMATCH"), (101, "ROCRAND_STATUS_NOT_CREATED"),
             (102, "ROCRAND_STATUS_ALLOCATION_FAILED"), (103, "ROCRAND_STATUS_TYPE_ERROR"),
@@ -19,7 +19,7 @@ library! {
         ],
     },
     nvidia Names {
-        name: "cuRAND", sonames: &["libcurand.so.10"], status_name: "", status_text: "",
+        name: "cuRAND", sonames: &["libcurand.so.10"], status_name: "", status_text: "", last_words: "",
         statuses: &[
             (100, "CURAND_STATUS_VERSION_MISMATCH"), (101, "CURAND_STATUS_NOT_INITIALIZED"),
             (102, "CURAND_STATUS_ALLOCATION_FAILED"), (103, "CURAND_STATUS_TYPE_ERROR"),

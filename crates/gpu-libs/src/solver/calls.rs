@@ -25,11 +25,11 @@ library! {
     amd Names {
         name: "rocSOLVER", sonames: &["librocsolver.so.0"],
         // rocSOLVER answers with rocBLAS's statuses and brings rocBLAS along.
-        status_name: "rocblas_status_to_string", status_text: "", statuses: &[],
+        status_name: "rocblas_status_to_string", status_text: "", statuses: &[], last_words: "",
     },
     nvidia Names {
         name: "cuSOLVER", sonames: &["libcusolver.so.12", "libcusolver.so.11"],
-        status_name: "", status_text: "", statuses: CUSOLVER_STATUSES,
+        status_name: "", status_text: "", statuses: CUSOLVER_STATUSES, last_words: "",
     };
     plain {
         create     | "" | "cusolverDnCreate"    | (handle: *mut Handle);

@@ -12,11 +12,12 @@ library! {
     Calls, role "sparse matrix",
     amd Names {
         name: "rocSPARSE", sonames: &["librocsparse.so.1", "librocsparse.so.0"],
-        status_name: "rocsparse_get_status_name", status_text: "rocsparse_get_status_description", statuses: &[],
+        status_name: "rocsparse_get_status_name", status_text: "rocsparse_get_status_description",
+        statuses: &[], last_words: "",
     },
     nvidia Names {
         name: "cuSPARSE", sonames: &["libcusparse.so.12", "libcusparse.so.11"],
-        status_name: "cusparseGetErrorName", status_text: "cusparseGetErrorString", statuses: &[],
+        status_name: "cusparseGetErrorName", status_text: "cusparseGetErrorString", statuses: &[], last_words: "",
     };
     plain {
         create           | "rocsparse_create_handle"    | "cusparseCreate"         | (handle: *mut Handle);

@@ -73,7 +73,12 @@ const LIBRARIES: &[Library] = &[
         rows: dnn::Calls::ROWS,
         numbers: dnn::NUMBERS,
         sizes: [dnn::AMD_SIZES, dnn::NVIDIA_SIZES],
-        includes: ["#define MIOPEN_BETA_API 1\n#include <miopen/miopen.h>\n", "#include <cudnn.h>\n"],
+        includes: [
+            "#define MIOPEN_BETA_API 1\n#include <miopen/miopen.h>\n",
+            // What a failed call is asked about is in no table: it gives back no status.
+            "#include <cudnn.h>\n\
+             static_assert(std::is_same<decltype(&cudnnGetLastErrorString), void (*)(char *, size_t)>::value, \"\");\n",
+        ],
     },
     Library {
         name: "solver",
