@@ -93,6 +93,18 @@ pub trait Forward: Send {
     /// What a step gave. Steps are waited for in the order they were submitted.
     fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError>;
 
+    /// Rows that one step of a drafter takes that reads this model's keys and values; 0 where it has none.
+    fn max_draft_rows(&self) -> usize {
+        0
+    }
+
+    /// Runs a step of that drafter, behind the steps submitted so far. Each row is the last token of a sequence, with the
+    /// [hidden state](Batch::hidden) and at the position of the token before, which is the last that this model has computed.
+    /// `Rows::hidden` is what the token that comes next would be read with, at the same position.
+    fn draft(&mut self, _batch: &Batch) -> Result<Rows<'_>, StepError> {
+        Err("no drafter reads this model's keys and values".into())
+    }
+
     /// Why no step will ever work again (a device that hangs or faulted). The engine then fails every request and ends.
     fn fault(&self) -> Option<String> {
         None

@@ -1,7 +1,7 @@
 //! Guessing the next tokens. A guess costs rows of a step and nothing else: each drafted token is compared with the one
 //! that the sampler draws at its position, so a wrong drafter changes the speed but never the text.
 
-use batch::TokenId;
+use batch::{BlockId, Forward, TokenId};
 
 use crate::{protocol::Sampling, sequence::SeqId};
 
@@ -10,8 +10,9 @@ pub const MAX_DRAFT: usize = 16;
 
 /// Proposes tokens for sequences. It lives on the engine's thread, between two steps.
 pub trait Drafter: Send {
-    /// A draft for each of these sequences, in the same order; an empty one where there is nothing to say.
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft>;
+    /// A draft for each of these sequences, in the same order; an empty one where there is nothing to say. `model` is the
+    /// one that they are drafted for.
+    fn draft(&mut self, asks: &[DraftAsk], model: &mut dyn Forward) -> Vec<Draft>;
 
     /// Nothing will be asked about this sequence again.
     fn end(&mut self, seq: SeqId);
@@ -43,6 +44,11 @@ pub struct DraftAsk<'a> {
     pub sampling: &'a Sampling,
     /// No more than so many tokens are of use.
     pub max_len: usize,
+    /// Where the model keeps what it has computed of the tokens: all but the last.
+    pub blocks: &'a [BlockId],
+    /// The same in the pool for layers with a window, as [`Batch::window_tables`](batch::Batch::window_tables) has it; empty
+    /// where there is no such pool.
+    pub window_blocks: &'a [BlockId],
 }
 
 /// Tokens that may come next.

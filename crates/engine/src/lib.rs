@@ -42,4 +42,4 @@ pub use kv_log::{CacheChanges, KvEvent, KvLog};
 pub use mask::{Mask, MaskFactory, TokenSet};
 pub use protocol::*;
 pub use scheduler::Reuse;
-pub use speculation::{DraftLength, DraftModel, Drafting, Lookup, NextToken};
+pub use speculation::{AssistantDrafter, DraftLength, DraftModel, Drafting, Lookup, NextToken};

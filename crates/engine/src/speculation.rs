@@ -5,6 +5,7 @@
 //! A draft must follow tokens that the host knows. Where steps overlap, a sequence whose drafts look promising is
 //! therefore not fed on the device: it waits for its tokens, and the others continue.
 
+mod assistant;
 mod costs;
 mod draft_model;
 mod lookup;
@@ -16,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use batch::TokenId;
+use batch::{BlockId, Forward, TokenId};
 
+pub use self::{assistant::AssistantDrafter, draft_model::DraftModel, lookup::Lookup, next_token::NextToken};
 use self::{
     costs::StepCosts,
     luck::{Luck, Outlook, Wrong},
 };
-pub use self::{draft_model::DraftModel, lookup::Lookup, next_token::NextToken};
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
     engine::Engine,
@@ -108,6 +109,8 @@ struct DraftCandidate<'a> {
     generate: &'a Generate,
     /// Tokens that may be drafted for it.
     max_len: usize,
+    /// Of the pool for layers with a window.
+    window_blocks: Vec<BlockId>,
 }
 
 impl<'a> DraftCandidate<'a> {
@@ -116,10 +119,14 @@ impl<'a> DraftCandidate<'a> {
         // The token after the last drafted one still belongs to the answer.
         let n_left = seq.max_len.saturating_sub(seq.n_tokens() + 1);
         let max_len = n_left.min(generate.max_draft.unwrap_or(MAX_DRAFT)).min(MAX_DRAFT);
-        (max_len > 0).then_some(Self { seq, generate, max_len })
+        let mut window_blocks = Vec::new();
+        if seq.windows.n_held() > 0 {
+            seq.windows.write(Sequence::blocks_for(seq.n_computed), &mut window_blocks);
+        }
+        (max_len > 0).then_some(Self { seq, generate, max_len, window_blocks })
     }
 
-    fn ask(&self, max_len: usize) -> DraftAsk<'a> {
+    fn ask(&self, max_len: usize) -> DraftAsk<'_> {
         DraftAsk {
             seq: self.seq.id,
             tokens: &self.seq.tokens,
@@ -127,6 +134,8 @@ impl<'a> DraftCandidate<'a> {
             prediction: &self.generate.prediction,
             sampling: &self.generate.sampling,
             max_len,
+            blocks: &self.seq.blocks,
+            window_blocks: &self.window_blocks,
         }
     }
 }
@@ -142,7 +151,7 @@ impl Engine {
         let candidates: Vec<_> = ready.iter().filter_map(|seq| DraftCandidate::of(seq, &self.requests)).collect();
         let mut drafts: HashMap<SeqId, Vec<TokenId>> = ready.iter().map(|seq| (seq.id, Vec::new())).collect();
         if running.len() <= speculator.drafting.max_running {
-            drafts.extend(speculator.propose(&candidates, n_seqs));
+            drafts.extend(speculator.propose(&candidates, n_seqs, &mut *self.model));
         }
         for (seq, mut draft) in drafts {
             // A draft model may have more entries than this one; they stand for nothing.
@@ -159,7 +168,8 @@ impl Engine {
             return false;
         };
         let candidate = self.scheduler.get(id).and_then(|seq| DraftCandidate::of(seq, &self.requests));
-        candidate.is_some_and(|candidate| speculator.waits(&candidate, n_running))
+        let model = &mut *self.model;
+        candidate.is_some_and(|candidate| speculator.waits(&candidate, n_running, model))
     }
 }
 
@@ -211,7 +221,12 @@ impl Speculator {
         self.last_done = None;
     }
 
-    fn propose(&mut self, candidates: &[DraftCandidate], n_seqs: usize) -> Vec<(SeqId, Vec<TokenId>)> {
+    fn propose(
+        &mut self,
+        candidates: &[DraftCandidate],
+        n_seqs: usize,
+        model: &mut dyn Forward,
+    ) -> Vec<(SeqId, Vec<TokenId>)> {
         let mut outlook = Outlook { n_tokens: n_seqs as f32, n_extra_rows: 0, wrong: self.wrong };
         let is_free = self.drafter.is_free();
         let mut asks = Vec::new();
@@ -226,7 +241,7 @@ impl Speculator {
                 asks.push(candidate.ask(max_len));
             }
         }
-        let drafts = self.drafter.draft(&asks);
+        let drafts = self.drafter.draft(&asks, model);
         let mut proposed = Vec::new();
         for (ask, draft) in asks.iter().zip(drafts) {
             let mut tokens = draft.tokens.clone();
@@ -274,7 +289,7 @@ impl Speculator {
         1
     }
 
-    fn waits(&mut self, candidate: &DraftCandidate, n_running: usize) -> bool {
+    fn waits(&mut self, candidate: &DraftCandidate, n_running: usize, model: &mut dyn Forward) -> bool {
         let (seq, n_known) = (candidate.seq.id, candidate.seq.tokens.len());
         let attempts = self.seqs.entry(seq).or_default();
         attempts.learn(&candidate.seq.tokens);
@@ -282,7 +297,7 @@ impl Speculator {
             let n_soon = candidate.seq.n_tokens() + 1;
             return self.drafting.length != DraftLength::Adaptive || attempts.again_at <= n_soon;
         }
-        let draft = self.drafter.draft(&[candidate.ask(candidate.max_len)]).pop().unwrap_or_default();
+        let draft = self.drafter.draft(&[candidate.ask(candidate.max_len)], model).pop().unwrap_or_default();
         let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0, wrong: self.wrong };
         let len = self.free_len(seq, draft.basis, draft.tokens.len(), n_running, &mut outlook);
         let attempts = self.seqs.entry(seq).or_default();

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use ops::{Activation, Gating, Heads, Pairing, Routing, Xielu};
 use weights::{Checkpoint, Metadata, Value};
 
+use crate::assistant::AssistantConfig;
 use crate::family::{FAMILIES, Family, FamilyKind, supported, unknown};
 use crate::indexer::Indexer;
 use crate::keys::MetadataKeys;
@@ -101,6 +102,8 @@ pub struct Config {
     pub blocks: Vec<LayerBlocks>,
     /// Learned positions that stand before the first.
     pub position_offset: usize,
+    /// Of a drafter that reads another model's keys and values.
+    pub assistant: Option<AssistantConfig>,
     /// Which hidden states make the vector of a text, where the checkpoint says it.
     pub pooling: Option<Pooling>,
     /// Which hidden states the head reads, where there is one.
@@ -299,6 +302,30 @@ impl Config {
             blocks: vec![LayerBlocks::ATTENTION],
             ..self.clone()
         })
+    }
+
+    /// Whether a layer keeps keys and values of its own.
+    pub fn keeps_kv(&self, layer_idx: usize) -> bool {
+        self.assistant.is_none() && self.kv_sources[layer_idx] == layer_idx
+    }
+
+    /// The layer of the KV cache that a layer reads.
+    pub fn kv_layer(&self, layer_idx: usize) -> usize {
+        self.assistant.as_ref().map_or(layer_idx, |assistant| assistant.layers[layer_idx])
+    }
+
+    /// Numbers of the hidden states that a batch has for each row; 0 where it has none.
+    pub fn n_hidden_in(&self) -> usize {
+        match &self.assistant {
+            Some(assistant) => assistant.n_embd_target,
+            None if self.next_from.is_some() => self.n_embd,
+            None => 0,
+        }
+    }
+
+    /// Numbers of the hidden states that a step gives back.
+    pub fn n_hidden_out(&self) -> usize {
+        self.assistant.as_ref().map_or(self.n_embd, |assistant| assistant.n_embd_target)
     }
 
     /// Whether attention's output may be weighed with a gate that stands among the queries.

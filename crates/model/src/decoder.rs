@@ -5,6 +5,8 @@ mod attend;
 mod context;
 mod output;
 
+use std::sync::Arc;
+
 pub use context::Context;
 use ops::{Exec, Place, Product, Routes, View, ViewMut};
 pub use output::ChoicePlaces;
@@ -17,12 +19,14 @@ use crate::rope_table::RopeTable;
 use crate::scratch::{LayerScratch, Scratch};
 use crate::state_pool::StatePool;
 use crate::step::{Places, Step};
-use crate::{Config, Error, altup, feed_forward, mla, per_layer, recurrent};
+use crate::{Config, Error, altup, assistant, feed_forward, mla, per_layer, recurrent};
 
 /// Everything a step touches.
 pub struct Decoder {
     pub config: Config,
-    pub weights: Resident,
+    pub weights: Arc<Resident>,
+    /// Of a drafter: the model whose tokens and states it reads.
+    pub target: Option<Target>,
     pub rope: RopeTable,
     pub kv: KvCache,
     pub states: StatePool,
@@ -38,6 +42,12 @@ pub struct Decoder {
     pub adapters: Option<Adapters>,
     /// Which experts the rows of a layer go to.
     routes: Routes,
+}
+
+/// What a drafter reads of the other model, besides keys and values.
+pub struct Target {
+    pub weights: Arc<Resident>,
+    pub embedding_scale: f32,
 }
 
 impl Decoder {
@@ -59,7 +69,8 @@ impl Decoder {
             || weights.parts.layers.iter().any(has_sinks);
         Self {
             config,
-            weights,
+            weights: Arc::new(weights),
+            target: None,
             rope,
             kv,
             states,
@@ -157,6 +168,10 @@ impl Decoder {
     fn embed(&mut self, exec: Exec, step: &Step, places: &Places) -> Result<(), Error> {
         let (config, weights, s) = (&self.config, &self.weights, &mut self.scratch);
         let (parts, n) = (&weights.parts, step.n_rows);
+        if let (Some(target), Some(parts)) = (&self.target, &parts.assistant) {
+            let context = Context::plain(exec, config, weights);
+            return assistant::embed(context, parts, target, places, n, s);
+        }
         let mut tokens = places.tokens;
         if !places.sources.is_empty() {
             ops::feed(exec, places.tokens, places.sources, s.chosen.view(), &mut s.tokens.rows_mut(n))?;

@@ -41,6 +41,14 @@ pub struct Device {
     pub queue: Queue,
     pub kernels: Kernels,
     blas: Option<gpu::Blas>,
+    memory: StepMemory,
+    copies: CopyMemory,
+    is_watched: bool,
+    profiler: Option<Profiler>,
+}
+
+/// What the steps of one model work in besides its activations, and their graphs.
+pub struct StepMemory {
     workspace: RefCell<Workspace>,
     inputs: Buffer<u32>,
     adjustments: Buffer<u32>,
@@ -55,10 +63,7 @@ pub struct Device {
     hidden: PinnedSet<f32>,
     /// What the step that was waited for last gave.
     read: Outputs<Pinned<f32>>,
-    copies: CopyMemory,
     graphs: HashMap<GraphKey, Option<Graph>>,
-    is_watched: bool,
-    profiler: Option<Profiler>,
 }
 
 /// What a captured decode step depends on.
@@ -86,8 +91,10 @@ pub struct DeviceSizes {
 
 impl DeviceSizes {
     pub fn new(config: &Config, rows: MaxRows, blocks: KvBlocks) -> Self {
-        let widest = config.n_embd.max(config.n_ff).max(config.q_dim());
-        let mut workspace = Workspace::plan(rows.batch, widest, DECODED_BYTES);
+        let widest = config.n_embd.max(config.n_ff).max(config.q_dim()).max(config.n_hidden_in());
+        // Only the vendor's library reads decoded weights.
+        let n_decoded = if config.assistant.is_some() { 0 } else { DECODED_BYTES };
+        let mut workspace = Workspace::plan(rows.batch, widest, n_decoded);
         if let Some(experts) = &config.experts {
             // A row for each expert that a row goes to.
             let n_pairs = rows.batch * experts.routing.n_used;
@@ -107,9 +114,14 @@ impl DeviceSizes {
     }
 
     pub fn bytes(&self) -> usize {
+        self.bytes_without_library() + BLAS_BYTES
+    }
+
+    /// For a model that does without the vendor's library.
+    pub fn bytes_without_library(&self) -> usize {
         let workspace: usize = self.workspace.map(Arena::padded_on_device).iter().sum();
         let words = [self.n_input_words, self.n_adjustment_words];
-        workspace + words.map(|n| Arena::padded_on_device(n * size_of::<u32>())).iter().sum::<usize>() + BLAS_BYTES
+        workspace + words.map(|n| Arena::padded_on_device(n * size_of::<u32>())).iter().sum::<usize>()
     }
 }
 
@@ -136,10 +148,36 @@ fn n_input_words(config: &Config, rows: MaxRows, blocks: KvBlocks) -> usize {
     let slopes = if config.alibi.is_some() { config.n_heads } else { 0 };
     rows.batch * (INDICES + angles + spans)
         + slopes
-        + if config.next_from.is_some() { rows.batch * config.n_embd } else { 0 }
+        + rows.batch * config.n_hidden_in()
         + PLAN_WORDS
         + tables
         + rows.logits * (ops::SampleParams::WORDS + 1)
+}
+
+impl StepMemory {
+    fn new(
+        queue: &Queue,
+        config: &Config,
+        sizes: DeviceSizes,
+        n_ctx: usize,
+        scratch: &mut Arena,
+    ) -> Result<Self, Error> {
+        let [activations, weights, parts] = sizes.workspace.map(|len| scratch.carve_bytes(len));
+        Ok(Self {
+            workspace: RefCell::new(Workspace { activations, weights, parts }),
+            inputs: scratch.carve_words(sizes.n_input_words),
+            adjustments: scratch.carve_words(sizes.n_adjustment_words),
+            n_ctx,
+            staged: PinnedSet::new(queue, sizes.n_input_words)?,
+            staged_adjustments: PinnedSet::empty(sizes.n_adjustment_words),
+            logits: PinnedSet::new(queue, sizes.max_logits_rows * config.n_vocab)?,
+            chosen: PinnedSet::new(queue, sizes.max_logits_rows)?,
+            described: PinnedSet::empty(sizes.max_logits_rows * ops::DESCRIBED_WORDS),
+            hidden: PinnedSet::new(queue, sizes.max_logits_rows * config.n_hidden_out())?,
+            read: Outputs::default(),
+            graphs: HashMap::new(),
+        })
+    }
 }
 
 impl Device {
@@ -154,9 +192,7 @@ impl Device {
         scratch: &mut Arena,
     ) -> Result<Self, Error> {
         let kernels = Kernels::new(queue.device(), gpu::Cache::of_user()).with_numerics(numerics);
-        let [activations, weights, parts] = sizes.workspace.map(|len| scratch.carve_bytes(len));
-        let inputs = scratch.carve_words(sizes.n_input_words);
-        let adjustments = scratch.carve_words(sizes.n_adjustment_words);
+        let memory = StepMemory::new(&queue, config, sizes, n_ctx, scratch)?;
         let wanted = [ProductTypes::new(Number::F16, Number::F32), ProductTypes::new(Number::F32, Number::F32)];
         // Never required: without it the kernels of this program do all the work, and say so.
         let blas_space = scratch.carve_bytes(BLAS_BYTES);
@@ -171,42 +207,45 @@ impl Device {
                 Err(error) => return Err(error.into()),
             },
         };
-        Ok(Self {
-            staged: PinnedSet::new(&queue, sizes.n_input_words)?,
-            logits: PinnedSet::new(&queue, sizes.max_logits_rows * config.n_vocab)?,
-            hidden: PinnedSet::new(&queue, sizes.max_logits_rows * config.n_embd)?,
-            chosen: PinnedSet::new(&queue, sizes.max_logits_rows)?,
-            described: PinnedSet::empty(sizes.max_logits_rows * ops::DESCRIBED_WORDS),
-            staged_adjustments: PinnedSet::empty(sizes.n_adjustment_words),
-            read: Outputs::default(),
-            copies: CopyMemory::default(),
-            workspace: RefCell::new(Workspace { activations, weights, parts }),
-            graphs: HashMap::new(),
-            n_ctx,
-            is_watched: false,
-            profiler: None,
-            queue,
-            kernels,
-            blas,
-            inputs,
-            adjustments,
-        })
+        let copies = CopyMemory::default();
+        Ok(Self { memory, copies, is_watched: false, profiler: None, queue, kernels, blas })
+    }
+
+    /// Memory for another model's steps on this device. They do without the vendor's library.
+    pub fn more_memory(
+        &self,
+        config: &Config,
+        sizes: DeviceSizes,
+        n_ctx: usize,
+        scratch: &mut Arena,
+    ) -> Result<StepMemory, Error> {
+        StepMemory::new(&self.queue, config, sizes, n_ctx, scratch)
+    }
+
+    /// Does something with another model's memory in place of the own.
+    pub fn with_memory<T>(&mut self, memory: &mut StepMemory, body: impl FnOnce(&mut Self) -> T) -> T {
+        std::mem::swap(&mut self.memory, memory);
+        let blas = self.blas.take();
+        let result = body(self);
+        self.blas = blas;
+        std::mem::swap(&mut self.memory, memory);
+        result
     }
 
     /// Captured steps depend on which matrices adapters change.
     pub fn forget_graphs(&mut self) {
-        self.graphs.clear();
+        self.memory.graphs.clear();
     }
 
     /// What ops run on while a model is loaded.
     pub fn with_exec<T>(&self, body: impl FnOnce(&Gpu) -> T) -> T {
         let launcher = self.queue.launcher();
-        body(&exec(&launcher, &self.kernels, self.blas.as_ref(), &self.workspace))
+        body(&exec(&launcher, &self.kernels, self.blas.as_ref(), &self.memory.workspace))
     }
 
     /// Scratch memory that weights pass through on their way in, before any step uses it.
     pub fn staging(&self) -> RefMut<'_, Buffer<u8>> {
-        RefMut::map(self.workspace.borrow_mut(), |workspace| &mut workspace.weights)
+        RefMut::map(self.memory.workspace.borrow_mut(), |workspace| &mut workspace.weights)
     }
 
     /// Watches every step from now on.

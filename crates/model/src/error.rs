@@ -14,6 +14,13 @@ pub enum Error {
     NoArchitecture(&'static str, String),
     #[error("this {architecture} model has no multi-token prediction layer")]
     NoNextToken { architecture: &'static str },
+    #[error(
+        "this is a drafter ({architecture}): it reads another model's keys and values and says nothing by itself\nhint: \
+         run the model that it was made for, with --speculate draft=PATH of this one"
+    )]
+    OnlyDrafts { architecture: &'static str },
+    #[error("this drafter does not fit the model: {0}")]
+    OtherDrafter(String),
     #[error("this model needs {what}, which roci's GPU kernels do not support yet")]
     NotOnDevice { what: &'static str },
     #[error(

@@ -136,12 +136,12 @@ impl Model {
             (RunsOn::Gpu(device), Some(in_flight)) => {
                 device.wait(in_flight)?;
                 let Config { n_vocab, n_embd, .. } = self.decoder.config;
-                let (logits, hidden) = (device.logits(), device.hidden());
+                let rows = device.rows();
                 Ok(Rows {
-                    logits: &logits[..n_logits * n_vocab],
-                    chosen: device.chosen(n_chosen),
-                    described: device.described(&described),
-                    hidden: &hidden[..n_pooled * n_embd],
+                    logits: &rows.logits()[..n_logits * n_vocab],
+                    chosen: rows.chosen(n_chosen),
+                    described: rows.described(&described),
+                    hidden: &rows.hidden()[..n_pooled * n_embd],
                 })
             }
             _ => {
@@ -175,7 +175,7 @@ impl Model {
         if let Some(id) = batch.adapters.iter().flatten().find(|id| !is_ready(id)) {
             return bad(&format!("adapter {:016x} is not ready", id.0));
         }
-        let n_hidden = self.decoder.config.next_from.map_or(0, |_| batch.n_rows() * self.decoder.config.n_embd);
+        let n_hidden = batch.n_rows() * self.decoder.config.n_hidden_in();
         if batch.hidden.len() != n_hidden {
             return bad(&format!("{} numbers of hidden states where {n_hidden} are read", batch.hidden.len()));
         }
@@ -278,6 +278,14 @@ impl Forward for Model {
 
     fn wait(&mut self, ticket: Ticket) -> Result<Rows<'_>, StepError> {
         Ok(Model::wait(self, ticket)?)
+    }
+
+    fn max_draft_rows(&self) -> usize {
+        Model::max_draft_rows(self)
+    }
+
+    fn draft(&mut self, batch: &Batch) -> Result<Rows<'_>, StepError> {
+        Ok(Model::draft(self, batch)?)
     }
 
     fn fault(&self) -> Option<String> {

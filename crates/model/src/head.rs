@@ -155,7 +155,7 @@ pub fn answer_rows(config: &Config, names: &Names) -> Result<Option<Tensor>, Err
 /// Which hidden states a head reads: what the file says of it, and otherwise what its kind of model does.
 pub fn head_states(kind: FamilyKind, named: Option<usize>) -> PooledStates {
     match (kind, named) {
-        (FamilyKind::Decoder, _) => PooledStates::Last,
+        (FamilyKind::Decoder | FamilyKind::Assistant, _) => PooledStates::Last,
         (FamilyKind::Encoder, Some(1)) => PooledStates::Mean,
         (FamilyKind::Encoder, _) => PooledStates::First,
     }

@@ -99,13 +99,16 @@ const NUMBERS: &[(&str, &[&str])] = &[
 ];
 
 pub fn translate(json: &Json) -> Result<Translated, Error> {
+    let outer = json;
     // Models that also see keep the language model's settings in a part of their own.
     let json = json.get("text_config").filter(|part| part.get("hidden_size").is_some()).unwrap_or(json);
     let Some(kind) = json.get("model_type").and_then(Json::as_str) else {
         return Err(Error::NoArchitecture("model_type", supported()));
     };
     let settings = HubConfig::of(json);
-    let kind = &variant(kind, &settings)[..];
+    // The settings of a drafter's layers are in the part, and have the type of the model that it drafts for.
+    let assistant = outer.get("model_type").and_then(Json::as_str).filter(|kind| kind.ends_with("_assistant"));
+    let kind = &variant(assistant.unwrap_or(kind), &settings)[..];
     let Some(family) = FAMILIES.iter().find(|family| family.hub_types.contains(&kind)).copied() else {
         return Err(unknown(kind));
     };
@@ -122,6 +125,9 @@ pub fn translate(json: &Json) -> Result<Translated, Error> {
         set("attention.indexer.types", Value::Array(Array::Bool(layers)));
     }
     recurrent_sizes(&settings, &mut set);
+    if family.kind == FamilyKind::Assistant {
+        assistant_sizes(outer, &mut set);
+    }
     if kind == "granitemoehybrid" && settings.get("position_embedding_type").and_then(Json::as_str) != Some("rope") {
         set("rope.scaling.finetuned", Value::Bool(false));
     }
@@ -295,6 +301,19 @@ fn layer_sizes(settings: &HubConfig, set: &mut impl FnMut(&str, Value)) {
     let is_double = settings.is("use_double_wide_mlp") == Some(true);
     if let Some(width) = widest.or_else(|| settings.number("intermediate_size").filter(|_| is_double)) {
         set("feed_forward_length", Value::U64(if is_double { width.saturating_mul(2) } else { width }));
+    }
+}
+
+/// What a drafter's configuration says beside its layers.
+fn assistant_sizes(json: &Json, set: &mut impl FnMut(&str, Value)) {
+    let number = |name: &str| json.get(name).and_then(Json::as_u64);
+    if let Some(width) = number("backbone_hidden_size") {
+        set("embedding_length_out", Value::U64(width));
+    }
+    let counts = number("num_centroids").zip(number("centroid_intermediate_top_k"));
+    if let (Some((n, n_used)), Some(true)) = (counts, json.get("use_ordered_embeddings").and_then(Json::as_bool)) {
+        set("cluster_count", Value::U64(n));
+        set("cluster_used_count", Value::U64(n_used));
     }
 }
 

@@ -106,7 +106,7 @@ impl KvCache {
     /// What a layer keeps; `None` where it keeps nothing of its own.
     fn shape(config: &Config, layer_idx: usize, blocks: KvBlocks) -> Option<[usize; 2]> {
         let (heads, n_blocks) = (config.heads_of(layer_idx), blocks.of(config, layer_idx));
-        let keeps = config.blocks[layer_idx].attends && config.kv_sources[layer_idx] == layer_idx;
+        let keeps = config.blocks[layer_idx].attends && config.keeps_kv(layer_idx);
         keeps.then(|| [n_blocks.saturating_mul(heads.n_kv_heads), KV_BLOCK * heads.head_dim])
     }
 
@@ -151,6 +151,11 @@ impl KvCache {
         // A short context touches a little of every head's part: large pages would clear all of it.
         let mut arena = Arena::sparse(needed_bytes).ok_or(Error::Memory { what: "the KV pool", needed_bytes })?;
         Ok(Self::carve(config, kv_type, blocks, &mut arena))
+    }
+
+    /// Of a model that reads another's.
+    pub fn empty() -> Self {
+        Self { layers: Vec::new(), sources: Vec::new(), pools: Vec::new() }
     }
 
     /// From an arena that has room for it.

@@ -16,7 +16,7 @@ pub fn windows(keys: &MetadataKeys, family: &Family, n_layers: usize) -> Result<
     // Files of encoders have both sides of it together; here it counts the token and those to one side.
     let window = match family.kind {
         FamilyKind::Encoder => window.map(|n| n / 2 + 1),
-        FamilyKind::Decoder => window,
+        FamilyKind::Decoder | FamilyKind::Assistant => window,
     };
     let period = keys.period("attention.sliding_window_pattern");
     let listed = keys.flags("attention.sliding_window_pattern")?.filter(|list| list.len() >= n_layers);
@@ -55,7 +55,7 @@ pub fn norm_eps(keys: &MetadataKeys, family: &Family) -> Result<f32, Error> {
 /// Encoders of one family differ in it.
 pub fn activation(keys: &MetadataKeys, family: &Family) -> Result<Activation, Error> {
     match (family.kind, keys.word("hidden_activation")?) {
-        (FamilyKind::Decoder, _) | (_, None) => Ok(family.activation),
+        (FamilyKind::Decoder | FamilyKind::Assistant, _) | (_, None) => Ok(family.activation),
         (_, Some("silu" | "swish")) => Ok(Activation::Silu),
         (_, Some("gelu")) => Ok(Activation::Gelu),
         (_, Some("gelu_pytorch_tanh" | "gelu_new")) => Ok(Activation::GeluTanh),

@@ -6,6 +6,7 @@
 
 mod adapter;
 mod altup;
+mod assistant;
 mod cache_copy;
 mod config;
 mod decoder;
@@ -40,6 +41,7 @@ mod upload;
 mod watch;
 
 pub use adapter::{AdapterFile, AdapterLimits, merge};
+pub use assistant::{AssistantConfig, ClusterCounts};
 pub use batch::{
     AdapterId, AdapterSource, Adjustment, Attention, BLOCK_TOKENS, Batch, BlockId, Choice, Described, FedRow, Forward,
     PooledStates, Pooling, Rows, SeqRows, SeqState, StateId, StepLimits, TokenId,
@@ -51,8 +53,8 @@ pub use family::{FAMILIES, Family, FamilyKind, FusedRows, Placement, Rotation, S
 pub use head::{YES_OR_NO_FORM, answers_yes_or_no};
 pub use kv_cache::KvType;
 pub use model::{
-    BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, kv_bytes, missing_on_device,
-    plan,
+    AssistantOptions, BlasUse, CompileProgress, DeviceChoice, LoadOptions, MemoryPlan, Model, ModelPart, kv_bytes,
+    missing_on_device, plan, plan_assistant,
 };
 pub use names::Format;
 pub use ops::Numerics;

@@ -1,7 +1,11 @@
 //! A loaded model: its configuration, its weights in memory, its KV pool, and the step that turns a batch into
 //! logits.
 
+mod attached;
 mod warm_up;
+
+pub(crate) use attached::Attached;
+pub use attached::{AssistantOptions, plan_assistant};
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -41,6 +45,8 @@ pub struct Model {
     pub(crate) projection: Option<Projection>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
+    /// A drafter that reads this model's keys and values.
+    pub(crate) attached: Option<Box<Attached>>,
     memory: MemoryPlan,
     loaded: Option<UploadReport>,
 }
@@ -186,6 +192,9 @@ pub fn kv_bytes(config: &Config, options: &LoadOptions) -> usize {
 
 /// What loading would take; touches no weight.
 pub fn plan(checkpoint: &Checkpoint, config: &Config, options: &LoadOptions) -> Result<MemoryPlan, Error> {
+    if config.assistant.is_some() {
+        return Err(Error::OnlyDrafts { architecture: config.family.name });
+    }
     options.kv_type.check(config)?;
     let names = names(checkpoint, config);
     let adapter_bytes = |padded: fn(usize) -> usize| match options.adapters.max_loaded {
@@ -297,7 +306,19 @@ impl Model {
         let runs_on = RunsOn::Gpu(Box::new(device));
         let (steps, copies) = (Steps::default(), Copies::default());
         let loaded = Some(loaded);
-        let mut model = Self { runs_on, decoder, limits, n_states, memory, loaded, head, projection, steps, copies };
+        let mut model = Self {
+            runs_on,
+            decoder,
+            limits,
+            n_states,
+            memory,
+            loaded,
+            head,
+            projection,
+            steps,
+            copies,
+            attached: None,
+        };
         model.rehearse(options.on_compile)?;
         model.warm_up()?;
         // Loading is not part of a profile.
@@ -348,7 +369,8 @@ impl Model {
             decoder.adapters = Some(Adapters::new(fitting, options.adapters, options.max_batch_tokens)?);
         }
         let (runs_on, steps, copies) = (RunsOn::Cpu(pool), Steps::default(), Copies::default());
-        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded: None, head, projection, steps, copies })
+        let (loaded, attached) = (None, None);
+        Ok(Self { runs_on, decoder, limits, n_states, memory, loaded, head, projection, steps, copies, attached })
     }
 
     /// Where each weight lies on the host, and which matrix of which of the checkpoint's tensors it is; empty on a device.

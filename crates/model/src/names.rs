@@ -88,6 +88,16 @@ pub const GEMMA4: &[Rename] = &[
     ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
     ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
 ];
+pub const GEMMA4_ASSISTANT: &[Rename] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("layer_output_scale", "layer_scalar"),
+    ("nextn.pre_projection", "pre_projection"),
+    ("nextn.post_projection", "post_projection"),
+    ("masked_embd_centroids", "masked_embedding.centroids"),
+    ("masked_embd_ordering", "masked_embedding.token_ordering"),
+];
 pub const GEMMA3N: &[Rename] = &[
     ("post_attention_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),

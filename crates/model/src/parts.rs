@@ -43,6 +43,8 @@ pub struct Parts {
     pub per_layer: Option<PerLayerTable>,
     /// Of a layer that guesses ahead: how it joins a token with what was made of the one before.
     pub next: Option<NextParts>,
+    /// Of a drafter that reads another model's keys and values.
+    pub assistant: Option<AssistantParts>,
     pub streams: Option<StreamParts>,
     pub output_norm: Option<Norm>,
     /// `None` where the output is tied to the embedding.
@@ -56,6 +58,25 @@ pub struct Parts {
 pub struct NextParts {
     pub token: (Norm, TensorId),
     pub hidden: (Norm, TensorId),
+}
+
+/// What joins the other model's embedding of a token with its hidden state before it, `[n_embd, n_embd_target]` each, and
+/// what makes such a hidden state again, `[n_embd_target, n_embd]`.
+#[derive(Copy, Clone, Debug)]
+pub struct AssistantParts {
+    pub token: TensorId,
+    pub hidden: TensorId,
+    pub out: TensorId,
+    pub clusters: Option<ClusterParts>,
+}
+
+/// The clusters of the output layer.
+#[derive(Copy, Clone, Debug)]
+pub struct ClusterParts {
+    /// `[n_clusters, n_embd]`
+    pub centroids: TensorId,
+    /// `[1, n_vocab]`: the tokens of each, one cluster after the other.
+    pub ordering: TensorId,
 }
 
 #[derive(Debug)]
@@ -332,6 +353,7 @@ pub fn parts<'a>(
     let (at, name) = own_or("nextn.embed_tokens", "token_embd");
     let embedding = list.matrix(at, name, [n_vocab, n_embd])?;
     let next = config.next_from.map(|_| list.next_parts()).transpose()?;
+    let assistant = config.assistant.as_ref().map(|assistant| list.assistant_parts(assistant)).transpose()?;
     let positions = match names.find(At::Model, "position_embd", "weight") {
         Some(source) if config.n_rot == 0 => {
             Some(list.push(source, Cut::rows(0, rows_and_cols(source)[0]), [rows_and_cols(source)[0], n_embd])?)
@@ -381,6 +403,7 @@ pub fn parts<'a>(
         embedding_norm,
         next,
         per_layer,
+        assistant,
         streams,
         output_norm,
         output,

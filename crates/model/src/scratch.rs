@@ -26,11 +26,12 @@ pub struct Scratch<T = Tensor> {
     pub recurrent: RecurrentWork<T>,
     pub wkv: WkvWork<T>,
     pub work: LayerScratch<T>,
+    pub assistant: AssistantScratch<T>,
     /// Rows that are wanted at the end, `[max_out_rows, ..]`: their stream, their attention, their hidden state.
     pub kept_x: T,
     pub kept_mixed: T,
     pub hidden: T,
-    /// The hidden states that pooling asked for, `[max_logits_rows, n_embd]`.
+    /// The hidden states that pooling asked for, `[max_logits_rows, n_hidden_out]`.
     pub pooled: T,
     /// `[max_logits_rows, n_embd]` and `[max_logits_rows, n_vocab]`
     pub logits_in: T,
@@ -57,6 +58,38 @@ impl<T> StreamScratch<T> {
         let mut stream = || take([rows, config.n_embd]);
         let (others, predicted) = ([stream(), stream(), stream()], stream());
         Self { others, predicted, states: take([rows, ops::N_STREAMS]) }
+    }
+}
+
+/// What a drafter works in beside its layers.
+pub struct AssistantScratch<T = Tensor> {
+    /// The other model's embedding of each token, `[max_rows, n_embd_target]`.
+    pub embedded: T,
+    /// Hidden states before they are made what the other model's are, `[max_logits_rows, n_embd]`.
+    pub pooled: T,
+    /// `[max_logits_rows, n_clusters]`
+    pub scores: T,
+    /// Of one row's clusters: the tokens (as bits), `[1, n_tokens]`, their rows, `[n_tokens, n_embd]`, and what the row
+    /// makes of them, `[1, n_tokens]`.
+    pub tokens: T,
+    pub rows: T,
+    pub products: T,
+}
+
+impl<T> AssistantScratch<T> {
+    fn lay_out(config: &Config, rows: MaxRows, take: &mut impl FnMut([usize; 2]) -> T) -> Self {
+        let width = config.assistant.as_ref().map_or(0, |assistant| assistant.n_embd_target);
+        let clusters = config.assistant.as_ref().and_then(|assistant| assistant.clusters);
+        let (n_clusters, n_tokens) = clusters.map_or((0, 0), |it| (it.n, it.n_used * (config.n_vocab / it.n)));
+        let n_pooled = if width > 0 { rows.logits } else { 0 };
+        Self {
+            embedded: take([if width > 0 { rows.batch } else { 0 }, width]),
+            pooled: take([n_pooled, config.n_embd]),
+            scores: take([n_pooled, n_clusters]),
+            tokens: take([1, n_tokens]),
+            rows: take([n_tokens, config.n_embd]),
+            products: take([1, n_tokens]),
+        }
     }
 }
 
@@ -226,12 +259,13 @@ impl<T> Scratch<T> {
             kept_x: take([max_kept, n_embd]),
             kept_mixed: take([max_kept, q_dim]),
             hidden: take([max_kept, n_embd]),
-            pooled: take([max_logits_rows, n_embd]),
+            pooled: take([max_logits_rows, config.n_hidden_out()]),
             logits_in: take([max_logits_rows, n_embd]),
             logits: take([n_logits_rows, config.n_vocab]),
             chosen: take([max_logits_rows, 1]),
             described: take([max_logits_rows, ops::DESCRIBED_WORDS]),
             work: LayerScratch::lay_out(config, rows, &mut take),
+            assistant: AssistantScratch::lay_out(config, rows, &mut take),
         }
     }
 }

@@ -107,9 +107,12 @@ impl<'a> Step<'a> {
         let of_kept = |row: &u32| adapter_slots.get(*row as usize).copied();
         let kept_adapter_slots = kept.iter().filter_map(of_kept).collect();
         let among_kept = |row: &u32| kept.binary_search(row).expect("a wanted row is kept") as u32;
+        // Rows of a drafter stand behind the last position whose keys and values there are.
+        let n_ahead = u32::from(config.assistant.is_some());
+        let turned: Vec<u32> = batch.positions.iter().map(|position| position + n_ahead).collect();
         let angles = |rope: &RopeTable| {
             let mut angles = vec![0.0; batch.n_rows() * rope.n_rot()];
-            rope.fill(&batch.positions, &mut angles);
+            rope.fill(&turned, &mut angles);
             angles
         };
         let position_rows = match decoder.weights.parts.positions {

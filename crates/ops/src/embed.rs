@@ -16,11 +16,11 @@ const THREADS: u32 = 256;
 
 gpu::args! {
     pub(crate) struct Embed<'a> {
-        table: Slice<'a, u8>,
-        tokens: Slice<'a, u32>,
-        out: SliceMut<'a, f32>,
-        n_vocab: u32,
-        n_cols: u32,
+        pub table: Slice<'a, u8>,
+        pub tokens: Slice<'a, u32>,
+        pub out: SliceMut<'a, f32>,
+        pub n_vocab: u32,
+        pub n_cols: u32,
     }
 }
 

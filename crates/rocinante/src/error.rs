@@ -50,6 +50,14 @@ pub enum Error {
         /// Where they differ.
         why: String,
     },
+    /// A drafter that reads the keys and values of another model than this one.
+    #[error("the drafter `{draft}` was made for another model: {why}", draft = draft.display())]
+    DraftModel {
+        /// Its files.
+        draft: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
     /// Weights, keys and values and scratch are more than the device has.
     #[error(transparent)]
     DoesNotFit(Box<NoRoom>),
@@ -149,8 +157,7 @@ impl From<text::Error> for Error {
 fn mtp_hint(architecture: &str) -> &'static str {
     match architecture {
         "gemma4" => {
-            "Gemma 4's drafters, gemma-4-...-assistant, are files of their own that read this model's keys and values, which is \
-             not supported; `ngram` and `draft=MODEL` work"
+            "Gemma 4's drafters, gemma-4-...-assistant, are files of their own: use --speculate draft=PATH_OF_ASSISTANT"
         }
         _ => "files of qwen35, qwen3next, glm4moe and deepseek models may have one",
     }

@@ -136,6 +136,14 @@ mod injection {
             Forward::windows(&self.model)
         }
 
+        fn max_draft_rows(&self) -> usize {
+            Forward::max_draft_rows(&self.model)
+        }
+
+        fn draft(&mut self, batch: &Batch) -> Result<Rows<'_>, StepError> {
+            Forward::draft(&mut self.model, batch)
+        }
+
         fn max_in_flight(&self) -> usize {
             Forward::max_in_flight(&self.model)
         }

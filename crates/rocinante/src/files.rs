@@ -22,6 +22,14 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
     Ok(Tokenizer::new(vocab(metadata)?)?)
 }
 
+/// Whether there is one at all.
+pub fn has_tokenizer(checkpoint: &Checkpoint) -> bool {
+    match checkpoint.hub() {
+        Some(hub) => hub.tokenizer_json.is_some(),
+        None => checkpoint.metadata().get("tokenizer.ggml.tokens").is_some(),
+    }
+}
+
 fn json_config(hub: &weights::HubFiles) -> JsonConfig {
     let null = Json::Null;
     let tokenizer_config = hub.tokenizer_config.as_ref().unwrap_or(&null);

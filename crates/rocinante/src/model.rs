@@ -106,12 +106,13 @@ impl Model {
 
     fn load_on(files: &ModelFiles, options: &Options, device: ChosenDevice) -> Result<Self> {
         let start = Instant::now();
-        let speculation = Speculation::load(files, options, &device)?;
+        let mut speculation = Speculation::load(files, options, &device)?;
         let plan = files.plan_beside(options, device, speculation.beside_bytes)?;
         if options.watch == Watch::Profile && plan.options.device == ::model::DeviceChoice::Cpu {
             return Err(Error::NoProfile);
         }
-        let (model, tokenizer) = files.load_with_tokenizer(&plan)?;
+        let (mut model, tokenizer) = files.load_with_tokenizer(&plan)?;
+        speculation.attach_to(&mut model)?;
         let tokenizer = Arc::new(tokenizer);
         let template = template(files, options, &tokenizer)?;
         let forms = TextForms::of(files.checkpoint())?;

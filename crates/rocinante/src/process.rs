@@ -166,11 +166,12 @@ fn open(load: ChildLoad, n_before: u32, say: &dyn Fn(String)) -> Result<Opened<M
     if let Speculate::Draft(path) = &options.speculate {
         say(format!("loading the draft model {}", path.display()));
     }
-    let speculation = Speculation::load(&files, &options, &device)?;
+    let mut speculation = Speculation::load(&files, &options, &device)?;
     say("planning the memory".to_owned());
     let plan = files.plan_beside(&options, device, speculation.beside_bytes)?;
     say(format!("loading {} of weights", human_bytes(plan.memory().weights_bytes as u64)));
-    let model = files.load(&plan)?;
+    let mut model = files.load(&plan)?;
+    speculation.attach_to(&mut model)?;
     let mut about = ModelSummary::of(&files, &options, plan, &model, start)?;
     about.notes.extend(speculation.note());
     // The vocabulary is read when the first constraint needs it: most requests have none.

@@ -4,15 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use engine::{DraftModel, Drafter, Drafting, Lookup, MAX_DRAFT, NextToken};
+use engine::{AssistantDrafter, DraftModel, Drafter, Drafting, Lookup, MAX_DRAFT, NextToken};
 use serde::{Deserialize, Serialize};
 
-use ::model::{BLOCK_TOKENS, DeviceChoice, LoadOptions, MemoryPlan, Model as LoadedModel, ModelPart, Numerics};
+use ::model::{
+    AssistantOptions, BLOCK_TOKENS, Config, DeviceChoice, LoadOptions, MemoryPlan, Model as LoadedModel, ModelPart,
+    Numerics,
+};
 
 use crate::device::{ChosenDevice, Device};
 use crate::model_files::ModelFiles;
 use crate::options::{Options, Scheduling, WindowUse, Workload};
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// More requests than this at once fill a CPU's steps by themselves.
 pub(crate) const FEW: usize = 8;
@@ -20,6 +23,8 @@ pub(crate) const FEW: usize = 8;
 const DRAFT_CONTEXTS: usize = 8;
 /// Rows of one step of a layer that guesses ahead.
 const NEXT_ROWS: usize = 64;
+/// Rows of one step of a drafter inside of the model.
+const ASSISTANT_ROWS: usize = 16;
 /// Hidden states of a step that such a layer reads, beyond those of guessed tokens: the end of a prompt.
 const HEARD_ROWS: usize = 64;
 
@@ -41,7 +46,8 @@ pub enum Speculate {
     Ngram,
     /// The model's own layer for the token after the next.
     Mtp,
-    /// A smaller model of the same vocabulary, on the same device.
+    /// A smaller model of the same vocabulary, on the same device; or a drafter that was made for the model and reads its keys
+    /// and values (Gemma 4's `assistant`).
     Draft(PathBuf),
     /// Nobody.
     #[default]
@@ -101,20 +107,29 @@ pub(crate) struct Speculation {
     /// Main memory that the drafter will take and that the system still counts as available: its weights are in memory by
     /// now, but what it works in and its keys and values are taken when they are first used.
     pub beside_bytes: u64,
+    /// A drafter that becomes part of the model, once that is loaded.
+    assistant: Option<Assistant>,
     /// Why there is no drafter, where one was asked for.
     refusal: Option<String>,
+}
+
+/// A drafter that reads the model's keys and values, planned and not loaded yet.
+struct Assistant {
+    files: ModelFiles,
+    options: AssistantOptions,
 }
 
 impl Speculation {
     /// Loads the draft model, if there is one. Before the model itself is planned, so that it gets what is left of the
     /// memory.
     pub fn load(files: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<Self> {
-        let without = |refusal| Ok(Self { drafter: None, drafting: Drafting::default(), beside_bytes: 0, refusal });
+        let drafting = Drafting::default();
+        let without = |refusal| Ok(Self { drafter: None, drafting, beside_bytes: 0, assistant: None, refusal });
         let config = files.config()?;
         if config.is_encoder() {
             return without(None);
         }
-        let mut beside_bytes = 0;
+        let (mut beside_bytes, mut assistant) = (0, None);
         let few = Drafting { max_running: FEW, ..Drafting::default() };
         let (drafter, drafting): (Option<Box<dyn Drafter>>, _) = match &options.speculate {
             Speculate::Off => return without(None),
@@ -132,19 +147,29 @@ impl Speculation {
             Speculate::Auto if device.choice != DeviceChoice::Cpu => (None, Drafting::default()),
             Speculate::Auto => (Some(Box::<Lookup>::default()), few),
             Speculate::Ngram => (Some(Box::<Lookup>::default()), Drafting::default()),
-            Speculate::Draft(path) => match load_draft(files, path, options, device) {
-                Ok((draft, n_bytes)) => {
-                    beside_bytes = n_bytes;
-                    (Some(Box::new(draft)), Drafting::default())
+            Speculate::Draft(path) => match LoadedDraft::load(files, path, options, device) {
+                Ok(LoadedDraft { drafter, n_bytes, inside }) => {
+                    (beside_bytes, assistant) = (n_bytes, inside);
+                    (Some(drafter), Drafting::default())
                 }
                 // It may fit another of the server's models.
-                Err(error @ Error::DraftVocabulary { .. }) if is_one_of_several(options) => {
+                Err(error @ (Error::DraftVocabulary { .. } | Error::DraftModel { .. }))
+                    if is_one_of_several(options) =>
+                {
                     return without(Some(error.to_string()));
                 }
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self { drafter, drafting, beside_bytes, refusal: None })
+        Ok(Self { drafter, drafting, beside_bytes, assistant, refusal: None })
+    }
+
+    /// Gives the model what becomes a part of it.
+    pub fn attach_to(&mut self, model: &mut LoadedModel) -> Result<()> {
+        match self.assistant.take() {
+            Some(Assistant { files, options }) => Ok(model.attach(files.checkpoint(), options)?),
+            None => Ok(()),
+        }
     }
 
     /// What a person should know, where there is no drafter although one was asked for.
@@ -158,9 +183,59 @@ fn is_one_of_several(options: &Options) -> bool {
     matches!(options.workload, Workload::Server(Scheduling { n_models: 2.., .. }))
 }
 
-fn load_draft(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<(DraftModel, u64)> {
-    let draft = ModelFiles::open(path)?;
-    check_vocabulary(files, &draft)?;
+/// Something that drafts, from a path.
+struct LoadedDraft {
+    drafter: Box<dyn Drafter>,
+    /// See [`Speculation::beside_bytes`].
+    n_bytes: u64,
+    inside: Option<Assistant>,
+}
+
+impl LoadedDraft {
+    fn load(files: &ModelFiles, path: &Path, options: &Options, device: &ChosenDevice) -> Result<Self> {
+        let draft = ModelFiles::open(path)?;
+        if draft.config()?.assistant.is_some() {
+            return Self::inside(files, draft, options, device);
+        }
+        check_vocabulary(files, &draft)?;
+        let (model, n_bytes) = load_draft(&draft, options, device)?;
+        Ok(Self { drafter: Box::new(model), n_bytes, inside: None })
+    }
+
+    /// One that reads the model's keys and values.
+    fn inside(files: &ModelFiles, draft: ModelFiles, options: &Options, device: &ChosenDevice) -> Result<Self> {
+        let config = files.config()?;
+        let fitting = |error: ::model::Error| match error {
+            ::model::Error::OtherDrafter(why) => Error::DraftModel { draft: draft.path().to_owned(), why },
+            error => error.into(),
+        };
+        let inside =
+            AssistantOptions { max_rows: n_running(options).min(ASSISTANT_ROWS), n_ctx: n_ctx(&config, options) };
+        let memory = ::model::plan_assistant(draft.checkpoint(), &config, device.choice, inside).map_err(fitting)?;
+        // Some come without a tokenizer: their tokens are the model's.
+        if files::has_tokenizer(draft.checkpoint()) {
+            check_vocabulary(files, &draft)?;
+        }
+        let drafter = Box::new(AssistantDrafter::new(config.n_vocab, config.n_embd));
+        let n_bytes = memory.total_bytes() as u64;
+        Ok(Self { drafter, n_bytes, inside: Some(Assistant { files: draft, options: inside }) })
+    }
+}
+
+/// Requests that may run at once.
+fn n_running(options: &Options) -> usize {
+    match options.workload {
+        Workload::Server(scheduling) => scheduling.max_running.unwrap_or(DRAFT_CONTEXTS),
+        Workload::Conversation | Workload::Steps(_) => 1,
+    }
+}
+
+/// Tokens that a sequence may hold, before memory is planned.
+fn n_ctx(config: &Config, options: &Options) -> usize {
+    options.context.unwrap_or(crate::load_plan::DEFAULT_CONTEXT).min(config.n_ctx_train)
+}
+
+fn load_draft(draft: &ModelFiles, options: &Options, device: &ChosenDevice) -> Result<(DraftModel, u64)> {
     let n_ctx_train = draft.config()?.n_ctx_train;
     let n_ctx =
         options.context.map_or(n_ctx_train, |n_ctx| n_ctx.min(n_ctx_train)).min(crate::load_plan::DEFAULT_CONTEXT);
@@ -211,11 +286,7 @@ fn load_next_token(files: &ModelFiles, options: &Options, device: &ChosenDevice)
     let Some(layer) = config.next_token() else {
         return Err(Error::NoMtp { architecture: config.family.name.to_owned() });
     };
-    let n_running = match options.workload {
-        Workload::Server(scheduling) => scheduling.max_running.unwrap_or(DRAFT_CONTEXTS),
-        Workload::Conversation | Workload::Steps(_) => 1,
-    };
-    let n_ctx = options.context.unwrap_or(crate::load_plan::DEFAULT_CONTEXT).min(config.n_ctx_train);
+    let (n_running, n_ctx) = (n_running(options), n_ctx(&config, options));
     let load = LoadOptions {
         device: device.choice,
         part: ModelPart::NextToken,

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use batch::TokenId;
+use batch::{Forward, TokenId};
 
 use crate::{
     drafter::{Basis, Draft, DraftAsk, Drafter},
@@ -49,14 +49,17 @@ struct Copied {
     n_match: usize,
 }
 
+impl Lookup {
+    fn draft_one(&mut self, ask: &DraftAsk) -> Draft {
+        let index = self.seqs.entry(ask.seq).or_insert_with(|| Index::new(ask.prediction));
+        index.catch_up(ask);
+        index.draft(ask.max_len)
+    }
+}
+
 impl Drafter for Lookup {
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
-        let one = |ask: &DraftAsk| {
-            let index = self.seqs.entry(ask.seq).or_insert_with(|| Index::new(ask.prediction));
-            index.catch_up(ask);
-            index.draft(ask.max_len)
-        };
-        asks.iter().map(one).collect()
+    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
+        asks.iter().map(|ask| self.draft_one(ask)).collect()
     }
 
     fn end(&mut self, seq: SeqId) {
@@ -164,8 +167,10 @@ mod tests {
         let one = |piece: &&str| {
             tokens.extend(ids(piece));
             let (seq, prediction) = (SeqId(1), prediction.as_slice());
-            let ask = DraftAsk { seq, tokens: &tokens, n_prompt, prediction, sampling: &sampling, max_len: 5 };
-            let Draft { tokens, basis } = lookup.draft(&[ask]).remove(0);
+            let (tokens, sampling, max_len) = (tokens.as_slice(), &sampling, 5);
+            let (blocks, window_blocks): (&[_], &[_]) = (&[], &[]);
+            let ask = DraftAsk { seq, tokens, n_prompt, prediction, sampling, max_len, blocks, window_blocks };
+            let Draft { tokens, basis } = lookup.draft_one(&ask);
             (text(&tokens), basis)
         };
         pieces.iter().map(one).collect()

@@ -190,7 +190,7 @@ impl NextToken {
 }
 
 impl Drafter for NextToken {
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
         let mut drafts = vec![Draft { tokens: Vec::new(), basis: Basis::Model }; asks.len()];
         if !self.is_broken && self.draft_all(asks, &mut drafts).is_err() {
             self.is_broken = true;

@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use batch::TokenId;
+use batch::{Forward, TokenId};
 use engine::{
     Basis, Draft, DraftAsk, DraftLength, DraftModel, Drafter, Drafting, EngineOptions, FinishReason, Handle, Lookup,
     Reuse, Sampling, Submit, draw,
@@ -38,7 +38,7 @@ impl Oracle {
 }
 
 impl Drafter for Oracle {
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
         self.n_asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let mut sampler = Sampler::new(N_VOCAB);
         let mut one = |ask: &DraftAsk| {
@@ -71,7 +71,7 @@ struct Listener {
 }
 
 impl Drafter for Listener {
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftAsk], model: &mut dyn Forward) -> Vec<Draft> {
         for ask in asks {
             // The last token is not computed yet; of one that was, the state may have been left out.
             for i in 0..ask.tokens.len() - 1 {
@@ -81,7 +81,7 @@ impl Drafter for Listener {
                 self.n_checked.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.oracle.draft(asks)
+        self.oracle.draft(asks, model)
     }
 
     fn end(&mut self, seq: SeqId) {

@@ -4,7 +4,8 @@ use ops::{Gating, MAX_HEAD_DIM, MAX_INDEX_DIM, Pairing, Routing};
 use weights::Metadata;
 
 use super::{Config, Experts, LocalHeads, MAX_LAYERS, MAX_WIDTH, Mla, RopeConfig};
-use crate::family::Family;
+use crate::assistant::AssistantConfig;
+use crate::family::{Family, FamilyKind};
 use crate::head::head_states;
 use crate::indexer::Indexer;
 use crate::keys::MetadataKeys;
@@ -23,7 +24,12 @@ impl Config {
         let keys = MetadataKeys { metadata, prefix: family.name };
         let n_blocks = keys.count_in("block_count", None, MAX_LAYERS)?;
         // Layers that guess ahead stand behind the others.
-        let n_next = keys.count("nextn_predict_layers")?.unwrap_or(0).min(n_blocks.saturating_sub(1));
+        let is_assistant = family.kind == FamilyKind::Assistant;
+        let n_next = match is_assistant {
+            // It is made of nothing else.
+            true => 0,
+            false => keys.count("nextn_predict_layers")?.unwrap_or(0).min(n_blocks.saturating_sub(1)),
+        };
         let n_layers = n_blocks - n_next;
         let n_embd = keys.count_in("embedding_length", None, MAX_WIDTH)?;
         // A model of recurrent layers alone has no heads.
@@ -98,7 +104,10 @@ impl Config {
             n_kv_heads,
             head_dim,
             local_heads,
-            kv_sources: layer_details::kv_sources(&keys, &is_windowed)?,
+            kv_sources: match is_assistant {
+                true => (0..n_layers).collect(),
+                false => layer_details::kv_sources(&keys, &is_windowed)?,
+            },
             norm_eps: layer_details::norm_eps(&keys, &family)?,
             activation: layer_details::activation(&keys, &family)?,
             rope: RopeConfig {
@@ -110,7 +119,7 @@ impl Config {
             n_rot: if alibi.is_some() { 0 } else { n_rot },
             attn_scale: if family.scales_scores { attention_scale(&keys, scored_width)? } else { 1.0 },
             attn_softcap: keys.positive("attn_logit_softcapping")?,
-            logits_softcap: keys.positive("final_logit_softcapping")?,
+            logits_softcap: keys.positive("final_logit_softcapping")?.filter(|_| !is_assistant),
             embedding_scale: match family.scales_embedding {
                 // The original rounds it to bf16, or not, as the weights are: what the converter's users see is f32.
                 true => (n_embd as f32).sqrt(),
@@ -148,6 +157,7 @@ impl Config {
             multipliers: Multipliers::NONE,
             blocks: vec![LayerBlocks::ATTENTION; n_layers],
             position_offset: 0,
+            assistant: is_assistant.then(|| AssistantConfig::read(&keys)).transpose()?,
             pooling: pooling(&keys)?,
             head_states: head_states(family.kind, keys.count("classifier.pooling_type")?),
             family,

@@ -45,7 +45,8 @@ impl Decoder {
         };
         // Only the wanted rows of the last layer go on. A device has the spans of all rows, once a step.
         let is_last = layer_idx + 1 == weights.parts.layers.len();
-        let pool = self.kv.pool_of(layer_idx);
+        let kv_layer = config.kv_layer(layer_idx);
+        let pool = self.kv.pool_of(kv_layer);
         let spans = if is_last && places.spans.is_none() && weights.parts.streams.is_none() {
             step.kept_spans(pool)
         } else {
@@ -53,7 +54,7 @@ impl Decoder {
         };
         let device = if is_windowed { places.local_spans.or(places.spans) } else { places.spans };
         let spans = Spans { host: &spans, device };
-        let (s, kv) = (&mut self.scratch, self.kv.layer_mut(layer_idx));
+        let (s, kv) = (&mut self.scratch, self.kv.layer_mut(kv_layer));
         let sinks = match parts {
             AttentionParts::Plain(plain) => {
                 attention.project(plain, s)?;

@@ -4,8 +4,8 @@
 use ops::{Exec, Indices, Place, PlaceMut, Product, View, ViewMut};
 
 use super::{Context, Decoder};
-use crate::Error;
 use crate::step::{Places, Step};
+use crate::{Error, assistant};
 
 /// What choosing tokens reads besides the logits.
 pub struct ChoicePlaces<'d> {
@@ -31,7 +31,11 @@ impl Decoder {
             }
             None => x,
         };
-        if !pooled.is_empty() {
+        if let (false, Some(parts)) = (pooled.is_empty(), &weights.parts.assistant) {
+            let (taken, out) = (&mut s.assistant.pooled, s.pooled.rows_mut(pooled.len()));
+            ops::take_rows(exec, hidden, pooled, &mut taken.rows_mut(pooled.len()))?;
+            ops::matmul(exec, taken.rows(pooled.len()), &mut [Product::write(weights.view(parts.out), out)])?;
+        } else if !pooled.is_empty() {
             ops::take_rows(exec, hidden, pooled, &mut s.pooled.rows_mut(pooled.len()))?;
         }
         if rows.is_empty() {
@@ -45,7 +49,13 @@ impl Decoder {
             s.logits_in.rows(rows.len())
         };
         let mut out = s.logits.rows_mut(rows.len());
-        ops::matmul(exec, logits_in, &mut [Product::write(weight, out.reborrow())])?;
+        match weights.parts.assistant.and_then(|parts| parts.clusters) {
+            Some(clusters) => {
+                let context = Context::plain(exec, config, weights);
+                assistant::cluster_logits(context, clusters, logits_in, weight, &mut s.assistant, &mut out)?;
+            }
+            None => ops::matmul(exec, logits_in, &mut [Product::write(weight, out.reborrow())])?,
+        }
         if let Some(bias) = weights.parts.output_bias {
             ops::add_bias(exec, &mut out, weights.view(bias))?;
         }

@@ -6,7 +6,7 @@ use gpu::{Pending, Slice};
 use ops::{Exec, Indices, Layout, Place, PlaceMut, Tensor, View, ViewMut, gather_rows, scatter_rows};
 
 use super::run::PinnedSet;
-use super::{DECODED_BYTES, Device, exec};
+use super::{DECODED_BYTES, Device, StepMemory, exec};
 use crate::Error;
 use crate::cache_copy::{CacheRows, part_bytes, row_bytes};
 
@@ -53,7 +53,7 @@ impl Device {
         let rows = self.upload_rows(tensors.iter().map(|tensor| rows_of(tensor, n_places)), ids)?;
         self.settle_uploads(1)?;
         let bytes = self.copies.bytes.take(&self.queue)?;
-        let Self { queue, kernels, blas, workspace, .. } = self;
+        let Self { queue, kernels, blas, memory: StepMemory { workspace, .. }, .. } = self;
         {
             let launcher = queue.launcher();
             let gpu = exec(&launcher, kernels, blas.as_ref(), workspace);
@@ -115,7 +115,7 @@ impl Device {
         }
         let ids: Vec<u32> = pieces.iter().map(|(id, _)| *id).collect();
         let rows = self.upload_rows(tensors.iter().map(|tensor| rows_of(tensor, n_places)), &ids)?;
-        let Self { queue, kernels, blas, workspace, .. } = self;
+        let Self { queue, kernels, blas, memory: StepMemory { workspace, .. }, .. } = self;
         let upload = {
             let mut passage = workspace.borrow_mut();
             queue.upload_part(staged, 0..n_bytes, passage.weights.slice_mut(..n_bytes)?)?
@@ -155,7 +155,7 @@ impl Device {
         }
         let mut staged = self.copies.rows.take(&self.queue)?;
         staged[..n].copy_from_slice(&rows.numbers);
-        let mut passage = self.workspace.borrow_mut();
+        let mut passage = self.memory.workspace.borrow_mut();
         let to = passage.weights.slice_mut(ROWS_AT..ROWS_AT + 4 * n)?.cast()?;
         let upload = self.queue.upload_part(staged, 0..n, to)?;
         self.copies.uploads.push((upload, None));

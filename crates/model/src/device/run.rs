@@ -10,7 +10,7 @@ use gpu::{Element, Launcher, Pending, Pinned, Queue};
 use ops::{AttentionChip, AttentionPlan, Exec, Heads, Indices, Numerics, Place, Tensor};
 
 use super::input::{StepInput, StepPlans};
-use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, exec};
+use super::{Device, GraphKey, MAX_CAPTURED, MIN_CONTEXT, StepMemory, exec};
 use crate::decoder::{ChoicePlaces, Decoder};
 use crate::kv_cache::KvPool;
 use crate::scratch::Scratch;
@@ -89,6 +89,36 @@ enum Capture {
     Never,
 }
 
+impl StepMemory {
+    pub fn logits(&self) -> &[f32] {
+        self.read.logits.as_deref().unwrap_or_default()
+    }
+
+    pub fn hidden(&self) -> &[f32] {
+        self.read.hidden.as_deref().unwrap_or_default()
+    }
+
+    /// The tokens that were chosen; `None` where the logits were not numbers.
+    pub fn chosen(&self, n: usize) -> Vec<Option<TokenId>> {
+        let bits = self.read.chosen.as_deref().unwrap_or_default();
+        let token = |bits: &f32| (bits.to_bits() != ops::NOT_NUMBERS).then(|| TokenId(bits.to_bits()));
+        bits.iter().take(n).map(token).collect()
+    }
+
+    /// How probable the chosen tokens were, where any is described; nothing is said of one that is not, or that failed.
+    pub fn described(&self, n_tops: &[u32]) -> Vec<Option<Described>> {
+        let Some(words) = self.read.described.as_deref() else { return Vec::new() };
+        let describe = |(words, (n_top, token)): (&[f32], (&u32, Option<TokenId>))| {
+            token.filter(|_| *n_top != ops::NOT_ASKED)?;
+            let pairs = words[2..].chunks_exact(2).take(words[1].to_bits() as usize);
+            let top = pairs.map(|pair| (TokenId(pair[0].to_bits()), pair[1])).collect();
+            Some(Described { logprob: words[0], top })
+        };
+        let rows = words.chunks_exact(ops::DESCRIBED_WORDS);
+        rows.zip(n_tops.iter().zip(self.chosen(n_tops.len()))).map(describe).collect()
+    }
+}
+
 impl Device {
     /// Runs a step op by op and tells how long each took.
     pub fn profile(&mut self, decoder: &mut Decoder, step: &Step) -> Result<(StepProfile, DeviceLimits), Error> {
@@ -129,48 +159,25 @@ impl Device {
         if step.open.is_some() {
             return Err(Error::Batch("the tokens of this step were not chosen".into()));
         }
-        self.logits.give_back(self.read.logits.take());
-        self.chosen.give_back(self.read.chosen.take());
-        self.described.give_back(self.read.described.take());
-        self.hidden.give_back(self.read.hidden.take());
+        self.memory.logits.give_back(self.memory.read.logits.take());
+        self.memory.chosen.give_back(self.memory.read.chosen.take());
+        self.memory.described.give_back(self.memory.read.described.take());
+        self.memory.hidden.give_back(self.memory.read.hidden.take());
         let Outputs { logits, chosen, described, hidden } = step.outputs;
-        self.read.logits = logits.map(|rows| rows.wait()).transpose()?;
-        self.read.chosen = chosen.map(|tokens| tokens.wait()).transpose()?;
-        self.read.described = described.map(|rows| rows.wait()).transpose()?;
-        self.read.hidden = hidden.map(|rows| rows.wait()).transpose()?;
+        self.memory.read.logits = logits.map(|rows| rows.wait()).transpose()?;
+        self.memory.read.chosen = chosen.map(|tokens| tokens.wait()).transpose()?;
+        self.memory.read.described = described.map(|rows| rows.wait()).transpose()?;
+        self.memory.read.hidden = hidden.map(|rows| rows.wait()).transpose()?;
         let staged = step.inputs.wait()?;
-        self.staged.give_back(Some(staged));
+        self.memory.staged.give_back(Some(staged));
         let staged = step.adjustments.map(|words| words.wait()).transpose()?;
-        self.staged_adjustments.give_back(staged);
+        self.memory.staged_adjustments.give_back(staged);
         Ok(())
     }
 
-    pub fn logits(&self) -> &[f32] {
-        self.read.logits.as_deref().unwrap_or_default()
-    }
-
-    pub fn hidden(&self) -> &[f32] {
-        self.read.hidden.as_deref().unwrap_or_default()
-    }
-
-    /// The tokens that were chosen; `None` where the logits were not numbers.
-    pub fn chosen(&self, n: usize) -> Vec<Option<TokenId>> {
-        let bits = self.read.chosen.as_deref().unwrap_or_default();
-        let token = |bits: &f32| (bits.to_bits() != ops::NOT_NUMBERS).then(|| TokenId(bits.to_bits()));
-        bits.iter().take(n).map(token).collect()
-    }
-
-    /// How probable the chosen tokens were, where any is described; nothing is said of one that is not, or that failed.
-    pub fn described(&self, n_tops: &[u32]) -> Vec<Option<Described>> {
-        let Some(words) = self.read.described.as_deref() else { return Vec::new() };
-        let describe = |(words, (n_top, token)): (&[f32], (&u32, Option<TokenId>))| {
-            token.filter(|_| *n_top != ops::NOT_ASKED)?;
-            let pairs = words[2..].chunks_exact(2).take(words[1].to_bits() as usize);
-            let top = pairs.map(|pair| (TokenId(pair[0].to_bits()), pair[1])).collect();
-            Some(Described { logprob: words[0], top })
-        };
-        let rows = words.chunks_exact(ops::DESCRIBED_WORDS);
-        rows.zip(n_tops.iter().zip(self.chosen(n_tops.len()))).map(describe).collect()
+    /// What the step that was waited for last gave.
+    pub fn rows(&self) -> &StepMemory {
+        &self.memory
     }
 
     fn enqueue(&mut self, decoder: &mut Decoder, step: &Step, capture: Capture) -> Result<SubmittedStep, Error> {
@@ -189,7 +196,7 @@ impl Device {
         let span_rows: Vec<usize> = spans.iter().map(|span| span.n_rows).collect();
         let plan_for = |heads: &Heads| {
             let chip = match self.kernels.numerics() {
-                Numerics::RowInvariant => chip.with_parts(heads, self.n_ctx),
+                Numerics::RowInvariant => chip.with_parts(heads, self.memory.n_ctx),
                 _ => chip,
             };
             AttentionPlan::new(&span_rows, heads, n_context, &chip)
@@ -218,7 +225,7 @@ impl Device {
             described: step.described.clone(),
             places: input.choices(),
         });
-        let hidden = read(&self.queue, &decoder.scratch.pooled, step.pooled.len(), &mut self.hidden)?;
+        let hidden = read(&self.queue, &decoder.scratch.pooled, step.pooled.len(), &mut self.memory.hidden)?;
         let mut outputs = Outputs { hidden, ..Outputs::default() };
         if open.is_none() {
             self.read_choices(
@@ -237,7 +244,7 @@ impl Device {
         [n_logits, n_chosen, n_described]: [usize; 3],
         outputs: &mut Outputs<Pending<f32>>,
     ) -> Result<(), Error> {
-        let Self { queue, logits, chosen, described, .. } = self;
+        let Self { queue, memory: StepMemory { logits, chosen, described, .. }, .. } = self;
         outputs.logits = read(queue, &scratch.logits, n_logits, logits)?;
         outputs.chosen = read(queue, &scratch.chosen, n_chosen, chosen)?;
         outputs.described = read(queue, &scratch.described, n_described, described)?;
@@ -261,12 +268,12 @@ impl Device {
         let places = ChoicePlaces {
             n_rows: open.n_rows,
             n_logits_rows: open.n_logits_rows,
-            choices: Indices { host: &open.choices, device: Some(self.inputs.slice(choices.clone())?) },
-            described: Indices { host: &open.described, device: Some(self.inputs.slice(described.clone())?) },
-            adjustments: Indices { host: words, device: Some(self.adjustments.all()) },
+            choices: Indices { host: &open.choices, device: Some(self.memory.inputs.slice(choices.clone())?) },
+            described: Indices { host: &open.described, device: Some(self.memory.inputs.slice(described.clone())?) },
+            adjustments: Indices { host: words, device: Some(self.memory.adjustments.all()) },
         };
         let launcher = self.queue.launcher();
-        let gpu = exec(&launcher, &self.kernels, self.blas.as_ref(), &self.workspace);
+        let gpu = exec(&launcher, &self.kernels, self.blas.as_ref(), &self.memory.workspace);
         decoder.choose(Exec::Gpu(&gpu), &places)?;
         let n_chosen = open.choices.len() / ops::SampleParams::WORDS;
         let n_rows = [n_logits, n_chosen, open.described.len()];
@@ -283,7 +290,8 @@ impl Device {
         plans: StepPlans,
         captured_as: Option<GraphKey>,
     ) -> Result<(), Error> {
-        let Self { queue, kernels, blas, workspace, inputs, adjustments, graphs, .. } = self;
+        let Self { queue, kernels, blas, memory, .. } = self;
+        let StepMemory { workspace, inputs, adjustments, graphs, .. } = memory;
         let places = input.places(inputs, adjustments, plans)?;
         let run = |launcher: &Launcher, decoder: &mut Decoder| {
             let gpu = exec(launcher, kernels, blas.as_ref(), workspace);
@@ -307,14 +315,14 @@ impl Device {
     }
 
     fn upload(&mut self, words: &[u32]) -> Result<Pending<u32>, Error> {
-        let room = self.inputs.len();
+        let room = self.memory.inputs.len();
         if words.len() > room {
             let what = format!("the block tables of this step need {} words, there is room for {room}", words.len());
             return Err(Error::Batch(what));
         }
-        let mut staged = self.staged.take(&self.queue)?;
+        let mut staged = self.memory.staged.take(&self.queue)?;
         staged[..words.len()].copy_from_slice(words);
-        Ok(self.queue.upload_part(staged, 0..words.len(), self.inputs.slice_mut(..words.len())?)?)
+        Ok(self.queue.upload_part(staged, 0..words.len(), self.memory.inputs.slice_mut(..words.len())?)?)
     }
 
     /// Nothing is copied where no row is adjusted.
@@ -322,9 +330,9 @@ impl Device {
         if words.is_empty() {
             return Ok(None);
         }
-        let mut staged = self.staged_adjustments.take(&self.queue)?;
+        let mut staged = self.memory.staged_adjustments.take(&self.queue)?;
         staged[..words.len()].copy_from_slice(words);
-        let to = self.adjustments.slice_mut(..words.len())?;
+        let to = self.memory.adjustments.slice_mut(..words.len())?;
         Ok(Some(self.queue.upload_part(staged, 0..words.len(), to)?))
     }
 }

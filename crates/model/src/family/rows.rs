@@ -7,9 +7,9 @@ use super::{Chunked, Family, FamilyKind, FusedRows, Placement, Rotation, Scales,
 use crate::config::Temperature;
 use crate::names::{
     APERTUS, BAILING_MOE, BERT, BITNET, BLOOM, DBRX, DEEPSEEK, ERNIE_MOE, FALCON, GEMMA2, GEMMA3N,
-    GEMMA4 as GEMMA4_NAMES, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, GROK, HUNYUAN, INTERNLM2, JINA3,
-    KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MODERN_BERT, MPT, NOMIC, OLMO2,
-    PHI2, PHI3, PLAMO2, QWEN_DELTA, QWEN_MOE, RWKV7, SEED_OSS, STABLELM, STARCODER2,
+    GEMMA4 as GEMMA4_NAMES, GEMMA4_ASSISTANT, GLM4, GPT_OSS, GPT2, GPTNEOX, GRANITE_HYBRID, GRANITE_MOE, GROK, HUNYUAN,
+    INTERNLM2, JINA3, KIMI_LINEAR, LFM2, LLAMA4, MAMBA_FEED_FORWARD, MINIMAX, MISTRAL4, MIXER, MIXTRAL, MODERN_BERT,
+    MPT, NOMIC, OLMO2, PHI2, PHI3, PLAMO2, QWEN_DELTA, QWEN_MOE, RWKV7, SEED_OSS, STABLELM, STARCODER2,
 };
 use crate::recurrent_config::RecurrentKind;
 
@@ -216,6 +216,14 @@ pub const FAMILIES: &[Family] = &[
     },
     GEMMA3,
     GEMMA4,
+    Family {
+        name: "gemma4-assistant",
+        hub_types: &["gemma4_assistant", "gemma4_unified_assistant"],
+        scales_embedding: false,
+        kind: FamilyKind::Assistant,
+        renames: GEMMA4_ASSISTANT,
+        ..GEMMA4
+    },
     Family {
         name: "gemma3n",
         hub_types: &["gemma3n_text", "gemma3n"],

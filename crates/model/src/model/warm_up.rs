@@ -68,10 +68,7 @@ impl Model {
             positions: (0..n_rows).collect(),
             seqs: vec![SeqRows { first_row: 0, n_rows, block_table }],
             logits_rows: vec![n_rows - 1],
-            hidden: self
-                .config()
-                .next_from
-                .map_or_else(Vec::new, |_| vec![0.0; n_rows as usize * self.config().n_embd]),
+            hidden: vec![0.0; n_rows as usize * self.config().n_hidden_in()],
             ..Batch::default()
         };
         if self.config().is_encoder() {

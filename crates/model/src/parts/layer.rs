@@ -99,7 +99,7 @@ impl<'a> PartList<'a, '_> {
         let At::Layer(layer_idx) = at else { unreachable!("attention stands in a layer") };
         let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
-        if config.kv_sources[layer_idx] != layer_idx {
+        if !config.keeps_kv(layer_idx) {
             let q = self.linear(at, "attn_q", [q_dim, config.n_embd])?;
             let q_norm = self.head_norm(at, "attn_q_norm", q_dim, head_dim)?;
             let (k_norm, v_norm, sinks, gate) = (None, None, None, None);

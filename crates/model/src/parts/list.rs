@@ -4,7 +4,8 @@
 use ops::Layout;
 use weights::{Bytes, Dtype, Tensor};
 
-use super::{Cut, Linear, NextParts, Norm, TensorId};
+use super::{AssistantParts, ClusterParts, Cut, Linear, NextParts, Norm, TensorId};
+use crate::assistant::AssistantConfig;
 use crate::names::{At, Format, Names};
 use crate::{Config, Error};
 
@@ -213,17 +214,43 @@ impl<'a> PartList<'a, '_> {
         let (at, n_embd) = (At::Layer(0), self.config.n_embd);
         let source = self.names.tensor(at, "nextn.eh_proj")?;
         self.expect(source, [n_embd, 2 * n_embd])?;
-        if !n_embd.is_multiple_of(source.dtype.block_len()) {
-            let what = format!("rows of {n_embd} numbers do not end with a block of {}", source.dtype);
+        let [token, hidden] = self.halves(source, [n_embd, n_embd])?;
+        let (token_norm, hidden_norm) = (self.norm(at, "nextn.enorm", n_embd)?, self.norm(at, "nextn.hnorm", n_embd)?);
+        Ok(NextParts { token: (token_norm, token), hidden: (hidden_norm, hidden) })
+    }
+
+    /// What stands around the layers of a drafter.
+    pub(super) fn assistant_parts(&mut self, assistant: &AssistantConfig) -> Result<AssistantParts, Error> {
+        let Config { n_vocab, n_embd, .. } = *self.config;
+        let width = assistant.n_embd_target;
+        let source = self.names.tensor(At::Model, "nextn.pre_projection")?;
+        self.expect(source, [n_embd, 2 * width])?;
+        let [token, hidden] = self.halves(source, [n_embd, width])?;
+        let out = self.matrix(At::Model, "nextn.post_projection", [width, n_embd])?;
+        let clusters = match assistant.clusters {
+            None => None,
+            Some(clusters) => {
+                let centroids = self.matrix(At::Model, "masked_embd_centroids", [clusters.n, n_embd])?;
+                let source = self.names.tensor(At::Model, "masked_embd_ordering")?;
+                let ordering = self.floats(source, Cut::rows(0, n_vocab), [1, n_vocab], 0.0)?;
+                check_ordering(source, n_vocab)?;
+                Some(ClusterParts { centroids, ordering })
+            }
+        };
+        Ok(AssistantParts { token, hidden, out, clusters })
+    }
+
+    /// Both halves of every row of a matrix, `shape` each.
+    fn halves(&mut self, source: &'a Tensor, [n_rows, n_cols]: [usize; 2]) -> Result<[TensorId; 2], Error> {
+        if !n_cols.is_multiple_of(source.dtype.block_len()) {
+            let what = format!("rows of {n_cols} numbers do not end with a block of {}", source.dtype);
             return Err(Error::Tensor { name: source.name.clone(), what });
         }
         let mut half = |first| {
-            let cut = Cut { first, len: 1, step: 2, n: n_embd, transposed: None };
-            self.push_as(source, [2 * n_embd, n_embd], cut, [n_embd, n_embd])
+            let cut = Cut { first, len: 1, step: 2, n: n_rows, transposed: None };
+            self.push_as(source, [2 * n_rows, n_cols], cut, [n_rows, n_cols])
         };
-        let (token, hidden) = (half(0)?, half(1)?);
-        let (token_norm, hidden_norm) = (self.norm(at, "nextn.enorm", n_embd)?, self.norm(at, "nextn.hnorm", n_embd)?);
-        Ok(NextParts { token: (token_norm, token), hidden: (hidden_norm, hidden) })
+        Ok([half(0)?, half(1)?])
     }
 
     pub(super) fn push(&mut self, source: &'a Tensor, cut: Cut, shape: [usize; 2]) -> Result<TensorId, Error> {
@@ -281,4 +308,20 @@ impl<'a> PartList<'a, '_> {
         let (name, found) = (source.name.clone(), source.shape.clone());
         Err(Error::Shape { name, found, expected: shape.to_vec() })
     }
+}
+
+/// Every token must stand in one cluster.
+fn check_ordering(source: &Tensor, n_vocab: usize) -> Result<(), Error> {
+    let mut numbers = vec![0.0; n_vocab];
+    ops::quant::dequantize(source.dtype, &source.bytes, &mut numbers);
+    let mut is_there = vec![false; n_vocab];
+    let is_new = |number: &f32| {
+        let token = *number as usize;
+        *number >= 0.0 && token < n_vocab && number.fract() == 0.0 && !std::mem::replace(&mut is_there[token], true)
+    };
+    if numbers.iter().all(is_new) {
+        return Ok(());
+    }
+    let what = format!("each of {n_vocab} tokens must be in it once");
+    Err(Error::Tensor { name: source.name.clone(), what })
 }

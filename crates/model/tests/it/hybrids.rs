@@ -6,7 +6,7 @@ use engine::{
     Basis, Draft, DraftAsk, DraftLength, Drafter, Drafting, EngineOptions, Handle, Lookup, Reuse, Submit, start,
     start_speculating,
 };
-use model::{Batch, DeviceChoice, KvType, LoadOptions, Model, SeqRows, SeqState, StateId, TokenId};
+use model::{Batch, DeviceChoice, Forward, KvType, LoadOptions, Model, SeqRows, SeqState, StateId, TokenId};
 use ops::Isa;
 use weights::Checkpoint;
 
@@ -258,7 +258,7 @@ struct Teller {
 }
 
 impl Drafter for Teller {
-    fn draft(&mut self, asks: &[DraftAsk]) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
         let tell = |ask: &DraftAsk| {
             let known = self.known.iter().find(|known| known.starts_with(ask.tokens));
             let rest = known.map_or(&[][..], |known| &known[ask.tokens.len()..]);

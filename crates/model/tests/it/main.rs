@@ -2,6 +2,7 @@
 //! engine.
 
 mod adapters;
+mod assistant;
 mod card;
 mod deterministic;
 mod engine_encoders;

@@ -104,6 +104,9 @@ each of its heads, but the converter reorders the rows as if it rotated all; its
 dynamic (each token is rotated by the base of its own position), YaRN, Llama 3 and LongRoPE (the context length decides
 which of its lists is used).
 
+Gemma 4's drafters (`gemma4_assistant`, `gemma4_unified_assistant`) guess tokens for these models and do not run alone: see
+[speculation](speculation.md#gemma-4s-drafters).
+
 Real weights are also tested, against llama.cpp's tokens and log-probabilities: SmolLM2 135M (llama), Gemma 3 270M, and
 with `./check --all` TinyLlama 1.1B (llama, IQ2_XXS) and Qwen2.5-Coder 1.5B.
 

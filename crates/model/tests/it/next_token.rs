@@ -137,10 +137,13 @@ fn a_drafter_says_what_the_layer_says() {
         let mut drafter = NextToken::new(load(&checkpoint, ModelPart::NextToken), n_embd);
         let tokens: Vec<TokenId> = golden.tokens.iter().map(|&token| TokenId(token)).collect();
         let sampling = Sampling::default();
-        let draft = |drafter: &mut NextToken, n_tokens: usize| {
+        let mut whole = load(&checkpoint, ModelPart::Whole);
+        let mut draft = |drafter: &mut NextToken, n_tokens: usize| {
             let (seq, tokens) = (SeqId(1), &tokens[..n_tokens]);
-            let ask = DraftAsk { seq, tokens, n_prompt: 5, prediction: &[], sampling: &sampling, max_len: 2 };
-            drafter.draft(&[ask]).remove(0).tokens
+            let (prediction, blocks, window_blocks): (&[_], &[_], &[_]) = (&[], &[], &[]);
+            let sampling = &sampling;
+            let ask = DraftAsk { seq, tokens, n_prompt: 5, prediction, sampling, max_len: 2, blocks, window_blocks };
+            drafter.draft(&[ask], &mut whole).remove(0).tokens
         };
         assert!(draft(&mut drafter, 5).is_empty(), "nothing was heard");
         // Each time some states that are known, and some of tokens that turn out wrong.

@@ -19,7 +19,7 @@ const FEW: [&str; 2] = ["gemma3", "gpt-oss"];
 const RING: u32 = 2;
 const CHUNK: usize = 5;
 
-fn devices() -> Vec<DeviceChoice> {
+pub fn devices() -> Vec<DeviceChoice> {
     let gpus = test_support::gpus::all().into_iter();
     let gpus = gpus.map(|(vendor, ordinal)| DeviceChoice::Gpu { vendor, ordinal });
     std::iter::once(DeviceChoice::Cpu).chain(gpus).collect()

@@ -3,17 +3,18 @@
 use super::unit::KernelFile;
 use super::{attention, blas, experts, float_tiles, grouped, matrix_tiles, matvec, mma, wide};
 use crate::{
-    adjust, choose_tokens, columns, conv1d, copy_rows, delta_scan, embed, feed, hadamard, kv_store, low_rank,
-    norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, selective_scan, sparsify, ssm_scan, streams, swiglu,
-    take_rows, wkv_scan,
+    adjust, choose_tokens, cluster_logits, columns, conv1d, copy_rows, delta_scan, embed, feed, hadamard, kv_store,
+    low_rank, norm_heads, numbers, pack, rmsnorm, rope, rope_store, sample, selective_scan, sparsify, ssm_scan,
+    streams, swiglu, take_rows, wkv_scan,
 };
 
 /// In the order of their names. A file with two rows is compiled with both.
-pub(crate) const FILES: [&KernelFile; 51] = [
+pub(crate) const FILES: [&KernelFile; 52] = [
     &adjust::AdjustKernels::FILE,
     &attention::split::VectorKernels::FILE,
     &attention::split::WideVectorKernels::FILE,
     &choose_tokens::ChooseKernels::FILE,
+    &cluster_logits::ClusterKernels::FILE,
     &columns::ColumnKernels::FILE,
     &conv1d::ConvKernels::FILE,
     &copy_rows::CopyRowsKernels::FILE,

@@ -84,10 +84,21 @@ fn what_cannot_draft_is_refused_by_name() {
     };
     let error = open(&tiny, Speculate::Mtp);
     assert!(matches!(&error, Error::NoMtp { .. }) && error.to_string().contains("qwen35"), "{error}");
-    // Gemma 4's drafters are files of their own, which cannot be run.
+    // Gemma 4's drafters are files of their own.
     let options = Options { device: Device::Cpu, speculate: Speculate::Mtp, ..Options::default() };
     let error = Model::from_checkpoint(tiny_with_vocabulary("families", "gemma4"), &options).unwrap_err().to_string();
-    assert!(error.contains("assistant") && error.contains("draft=MODEL"), "{error}");
+    assert!(error.contains("assistant") && error.contains("draft=PATH"), "{error}");
+    // They are nothing alone, and fit the model that they were made for.
+    for form in ["gemma4", "gemma4.gguf"] {
+        let error = open(&drafter(form), Speculate::Off).to_string();
+        assert!(error.contains("gemma4-assistant") && error.contains("--speculate draft="), "{error}");
+    }
+    let error = open(&tiny, Speculate::Draft(drafter("gemma4")));
+    assert!(matches!(&error, Error::DraftModel { draft, .. } if *draft == drafter("gemma4")), "{error}");
+    assert!(error.to_string().contains("a Gemma 4, this is a llama"), "{error}");
+    let options = Options { speculate: Speculate::Draft(drafter("gemma4-moe")), ..options };
+    let error = Model::from_checkpoint(tiny_with_vocabulary("families", "gemma4"), &options).unwrap_err().to_string();
+    assert!(error.contains("gemma4-moe` was made for another model: its layer 0"), "{error}");
     let error = open(&tiny, Speculate::Draft("nowhere.gguf".into())).to_string();
     assert!(error.contains("nowhere.gguf"), "{error}");
     let Some(path) = smollm2() else { return };
@@ -129,6 +140,36 @@ fn a_models_own_layer_drafts() {
             let (found, drafted) = answer(Speculate::Mtp, workload);
             assert_eq!(found, text, "{name}");
             assert!(drafted.n_tokens > 0, "{name}: {drafted:?}");
+        }
+    }
+}
+
+fn drafter(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/drafters").join(name)
+}
+
+/// Behind a prompt that is computed and again behind one that is found in the cache, with windows of their own.
+#[test]
+fn a_drafter_reads_the_models_keys_and_values() {
+    for form in ["gemma4", "gemma4.gguf"] {
+        let answer = |speculate: Speculate, workload| {
+            let options =
+                Options { device: Device::Cpu, context: Some(128), speculate, workload, ..Options::default() };
+            let model = Model::from_checkpoint(tiny_with_vocabulary("families", "gemma4"), &options).unwrap();
+            let ask = || {
+                let request = Request { max_tokens: Some(60), ..Request::default() };
+                let answer = model.complete("WHATISTHISANDWHYISITSOLONG", request).unwrap().whole().unwrap();
+                (answer.text, answer.usage.drafted)
+            };
+            [ask(), ask()]
+        };
+        let [(text, drafted), again] = answer(Speculate::Off, Workload::Conversation);
+        assert_eq!((text.is_empty(), drafted, &again.0), (false, Drafted::default(), &text));
+        for workload in [Workload::Conversation, Workload::Server(Scheduling::default())] {
+            for (found, drafted) in answer(Speculate::Draft(drafter(form)), workload) {
+                assert_eq!(found, text, "{form}");
+                assert!(drafted.n_tokens > 0, "{form}: {drafted:?}");
+            }
         }
     }
 }
