@@ -30,7 +30,7 @@ pub fn shared<T: Copy>(len: u32) -> Shared<T> {
 
 impl<T: Copy> Shared<T> {
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "kernels compare with the length")]
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> u32 {
         self.len
     }

@@ -39,7 +39,7 @@ mod chip {
     #[derive(Clone, Copy)]
     struct Sum([f32; 8]);
 
-    #[allow(improper_ctypes, reason = "LLVM takes vectors by their layout")]
+    #[allow(improper_ctypes)] // LLVM takes vectors by their layout
     unsafe extern "unadjusted" {
         #[link_name = "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16"]
         fn wmma(a: Factor, b: Factor, c: Sum) -> Sum;
@@ -103,13 +103,13 @@ mod chip {
     struct Sum([f32; 4]);
 
     #[cfg(matrix = "wmma12")]
-    #[allow(improper_ctypes, reason = "LLVM takes vectors by their layout")]
+    #[allow(improper_ctypes)] // LLVM takes vectors by their layout
     unsafe extern "unadjusted" {
         #[link_name = "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v8f16"]
         fn wmma(a: Factor, b: Factor, c: Sum) -> Sum;
     }
     #[cfg(matrix = "mfma")]
-    #[allow(improper_ctypes, reason = "LLVM takes vectors by their layout")]
+    #[allow(improper_ctypes)] // LLVM takes vectors by their layout
     unsafe extern "unadjusted" {
         #[link_name = "llvm.amdgcn.mfma.f32.16x16x16f16"]
         fn mfma(a: Factor, b: Factor, c: Sum, broadcast: i32, from: i32, order: i32) -> Sum;

@@ -26,7 +26,7 @@ impl<T: Copy> View<T> {
     }
 
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "kernels compare with the length")]
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> u32 {
         self.len
     }
@@ -68,7 +68,7 @@ impl<T: Copy> ViewMut<T> {
     }
 
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "kernels compare with the length")]
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> u32 {
         self.len
     }
