@@ -160,6 +160,7 @@ impl Device {
             packet: packet.address(),
             ..Launch::default()
         };
-        self.emulator.dispatch(module.image.address() + at, launch)
+        let kernel = self.emulator.kernel(module.image.address() + at)?;
+        self.emulator.dispatch(&kernel, launch)
     }
 }

@@ -218,8 +218,8 @@ impl<const N: usize> Run<N> {
         let end = wave.n_run + TURN;
         loop {
             let flow = match wave.mode & INDEXED {
-                0 => steps::<N, false>(wave, &program.insts, group, end),
-                _ => steps::<N, true>(wave, &program.insts, group, end),
+                0 => steps::<N, false>(wave, program, group, end),
+                _ => steps::<N, true>(wave, program, group, end),
             };
             // `next` has moved past the instruction that stopped, but for a turn that ended with a branch.
             let mut at = (wave.next as usize).saturating_sub(1);
@@ -304,21 +304,24 @@ impl<const N: usize> Run<N> {
 /// Carries out instructions until one does more than fall through or branch, or the turn ends at a branch.
 fn steps<const N: usize, const IS_INDEXED: bool>(
     wave: &mut Wave<N>,
-    insts: &[Inst<N>],
+    program: &Program<N>,
     group: &mut Group<'_>,
     end: u64,
 ) -> Flow {
-    let mut n = 0u64;
-    let mut class = [0u64; CLASSES];
+    // Counted where the wave leaves a straight line, not at every instruction.
+    let (mut n, mut from) = (0u64, wave.next);
+    let mut class = [0u64; Class::N];
     let turn = end.saturating_sub(wave.n_run);
+    let insts = &program.insts[..];
     let flow = loop {
         let Some(mut inst) = insts.get(wave.next as usize) else {
+            let to = (wave.next as usize).min(insts.len()) as u32;
+            count(program, &mut n, &mut class, from.min(to), to);
+            from = u32::MAX;
             wave.next = u32::MAX;
             break wave.stop(Cause::BadJump(wave.code_base));
         };
         wave.next += 1;
-        n += 1;
-        class[inst.class as usize % CLASSES] += 1;
         let moved;
         if IS_INDEXED && inst.class == Class::Vector {
             match relative::indexed(inst, wave.s[code::M0 as usize]) {
@@ -342,6 +345,8 @@ fn steps<const N: usize, const IS_INDEXED: bool>(
         match flow {
             Flow::Next => {}
             Flow::Branch => {
+                count(program, &mut n, &mut class, from, wave.next);
+                from = inst.target;
                 wave.next = inst.target;
                 if n > turn {
                     break Flow::Branch;
@@ -350,9 +355,19 @@ fn steps<const N: usize, const IS_INDEXED: bool>(
             other => break other,
         }
     };
+    if from != wave.next && from != u32::MAX {
+        count(program, &mut n, &mut class, from, wave.next);
+    }
     wave.n_run += n;
     tally(&mut wave.counters, n, &class);
     flow
+}
+
+/// Counts a straight line of instructions.
+#[inline(always)]
+fn count<const N: usize>(program: &Program<N>, n: &mut u64, class: &mut [u64; Class::N], from: u32, to: u32) {
+    *n += (to - from) as u64;
+    program.tally(from, to, class);
 }
 
 /// AMD's own copy and fill kernels move whatever they are told to, written or not.
@@ -360,9 +375,7 @@ fn is_runtime_kernel(name: &str) -> bool {
     name.is_empty() || name.starts_with("__amd_rocclr_") || name.starts_with('?')
 }
 
-const CLASSES: usize = 8;
-
-fn tally(counters: &mut Counters, n: u64, class: &[u64; CLASSES]) {
+fn tally(counters: &mut Counters, n: u64, class: &[u64; Class::N]) {
     counters.instructions += n;
     counters.scalar += class[Class::Scalar as usize];
     counters.branches += class[Class::Control as usize];

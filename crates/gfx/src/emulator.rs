@@ -24,7 +24,37 @@ pub struct Emulator {
     pub memory: Arc<Memory>,
     pub options: Options,
     pool: Pool,
-    kernels: Mutex<HashMap<u64, (Descriptor, Loaded)>>,
+    kernels: Mutex<HashMap<u64, Known>>,
+}
+
+/// A kernel decoded before.
+struct Known {
+    ready: Ready,
+    /// The list of allocations then: code does not change while that does not.
+    generation: u64,
+}
+
+/// A kernel that can be run.
+#[derive(Clone)]
+pub struct Ready {
+    descriptor: Descriptor,
+    loaded: Loaded,
+}
+
+impl Ready {
+    pub fn name(&self) -> &str {
+        match &self.loaded {
+            Loaded::Wave32(k) => &k.name,
+            Loaded::Wave64(k) => &k.name,
+        }
+    }
+
+    fn is_current(&self, memory: &Memory) -> bool {
+        match &self.loaded {
+            Loaded::Wave32(k) => k.is_current(memory),
+            Loaded::Wave64(k) => k.is_current(memory),
+        }
+    }
 }
 
 /// What a dispatch did and needed.
@@ -61,47 +91,40 @@ impl Emulator {
         })
     }
 
-    /// Runs the kernel whose descriptor lies at `descriptor_at`.
-    pub fn dispatch(&self, descriptor_at: u64, launch: Launch) -> Result<Report, Error> {
-        let (descriptor, loaded) = self.load(descriptor_at)?;
-        let (name, counters) = match loaded {
-            Loaded::Wave32(k) => (k.name.clone(), dispatch(k, self.memory.clone(), launch, self.options, &self.pool)?),
-            Loaded::Wave64(k) => (k.name.clone(), dispatch(k, self.memory.clone(), launch, self.options, &self.pool)?),
+    /// Runs a kernel.
+    pub fn dispatch(&self, kernel: &Ready, launch: Launch) -> Result<Report, Error> {
+        let counters = match &kernel.loaded {
+            Loaded::Wave32(k) => dispatch(k.clone(), self.memory.clone(), launch, self.options, &self.pool)?,
+            Loaded::Wave64(k) => dispatch(k.clone(), self.memory.clone(), launch, self.options, &self.pool)?,
         };
-        Ok(self.report(name, counters, &descriptor, &launch))
+        Ok(self.report(kernel.name().to_string(), counters, &kernel.descriptor, &launch))
     }
 
-    /// The kernel's name, without running it.
-    pub fn kernel_name(&self, descriptor_at: u64) -> String {
-        code_object::name_in_memory(&self.memory, descriptor_at).unwrap_or_else(|| format!("?{descriptor_at:#x}"))
-    }
-
-    fn load(&self, at: u64) -> Result<(Descriptor, Loaded), Error> {
+    /// The kernel whose descriptor lies at this address, decoded when it is first met or another has taken its place.
+    pub fn kernel(&self, at: u64) -> Result<Ready, Error> {
         let unreadable =
             || Error::Launch { kernel: format!("?{at:#x}"), what: "its descriptor is not in device memory".into() };
+        let generation = self.memory.generation();
         let bytes = self.memory.read_bytes(at, Descriptor::BYTES).ok_or_else(unreadable)?;
         let descriptor = Descriptor::parse(&bytes).ok_or_else(unreadable)?;
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, loaded)) = kernels.get(&at)
-            && *known == descriptor
+        if let Some(known) = kernels.get_mut(&at)
+            && known.ready.descriptor == descriptor
+            && (known.generation == generation || known.ready.is_current(&self.memory))
         {
-            let is_current = match loaded {
-                Loaded::Wave32(k) => k.is_current(&self.memory),
-                Loaded::Wave64(k) => k.is_current(&self.memory),
-            };
-            if is_current {
-                return Ok((descriptor, loaded.clone()));
-            }
+            known.generation = generation;
+            return Ok(known.ready.clone());
         }
-        let name = self.kernel_name(at);
+        let name = code_object::name_in_memory(&self.memory, at).unwrap_or_else(|| format!("?{at:#x}"));
         let entry = at.wrapping_add(descriptor.entry_offset as u64);
         let family = self.chip.family;
         let loaded = match descriptor.wave_lanes(family) {
             32 => Loaded::Wave32(Arc::new(Kernel::load(name, family, descriptor, entry, &self.memory)?)),
             _ => Loaded::Wave64(Arc::new(Kernel::load(name, family, descriptor, entry, &self.memory)?)),
         };
-        kernels.insert(at, (descriptor, loaded.clone()));
-        Ok((descriptor, loaded))
+        let ready = Ready { descriptor, loaded };
+        kernels.insert(at, Known { ready: ready.clone(), generation });
+        Ok(ready)
     }
 
     fn report(&self, kernel: String, counters: Counters, d: &Descriptor, launch: &Launch) -> Report {

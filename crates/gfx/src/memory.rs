@@ -112,6 +112,11 @@ impl Memory {
         live.remove(&start).is_some()
     }
 
+    /// Another number after every change to the list of allocations.
+    pub fn generation(&self) -> u64 {
+        self.live.generation.load(Ordering::Relaxed)
+    }
+
     pub fn n_live(&self) -> usize {
         self.live.allocations.read().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -213,8 +218,21 @@ impl Memory {
     /// Copies bytes out, for callers that parse structures in device memory.
     pub fn read_bytes(&self, at: u64, n_bytes: usize) -> Option<Vec<u8>> {
         self.find(at, at.checked_add(n_bytes as u64)?)?;
-        // SAFETY: `find` says the range is live; its owner keeps it mapped.
-        Some((0..n_bytes as u64).map(|k| unsafe { load8(self.host(at) + k) }).collect())
+        let host = self.host(at);
+        let mut bytes = Vec::with_capacity(n_bytes);
+        // Code objects have megabytes: in words, as far as these are aligned.
+        while bytes.len() < n_bytes {
+            let from = host + bytes.len() as u64;
+            // SAFETY: `find` says the range is live; its owner keeps it mapped.
+            unsafe {
+                if from.is_multiple_of(4) && bytes.len() + 4 <= n_bytes {
+                    bytes.extend_from_slice(&load32(from).to_le_bytes());
+                } else {
+                    bytes.push(load8(from));
+                }
+            }
+        }
+        Some(bytes)
     }
 }
 

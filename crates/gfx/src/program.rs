@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Cause;
-use crate::exec::{Flow, Group, Inst, Wave};
+use crate::exec::{Class, Flow, Group, Inst, Wave};
 use crate::isa::{self, Decoded, Family};
 use crate::memory::{Lease, Memory};
 
@@ -11,10 +11,15 @@ pub struct Program<const N: usize> {
     /// Address of the first instruction.
     pub base: u64,
     pub insts: Vec<Inst<N>>,
+    /// Instructions of each class before the one of this index, and before the end.
+    before: Vec<Tally>,
     /// Instruction index by word offset from `base`.
     index: Vec<u32>,
     words: Vec<u32>,
 }
+
+/// Instructions by class.
+pub type Tally = [u32; Class::N];
 
 const NO_INST: u32 = u32::MAX;
 /// The longest instruction: two words and a literal, or RDNA4's memory instructions.
@@ -50,7 +55,17 @@ impl<const N: usize> Program<N> {
                 inst.target = index.get(target as usize).copied().unwrap_or(NO_INST);
             }
         }
-        Ok(Program { base, insts, index, words })
+        let before = tallies(&insts);
+        Ok(Program { base, insts, before, index, words })
+    }
+
+    /// Adds the instructions from index `from` up to `to` to `sum`, by class.
+    #[inline(always)]
+    pub fn tally(&self, from: u32, to: u32, sum: &mut [u64; Class::N]) {
+        let (from, to) = (&self.before[from as usize], &self.before[to as usize]);
+        for k in 0..Class::N {
+            sum[k] += (to[k] - from[k]) as u64;
+        }
     }
 
     /// The instruction at an absolute address, if it belongs to this program.
@@ -72,6 +87,16 @@ impl<const N: usize> Program<N> {
         // Words between reachable instructions were never read and stay zero here.
         is_readable && self.words.iter().zip(&now).all(|(a, b)| a == b || *a == 0)
     }
+}
+
+fn tallies<const N: usize>(insts: &[Inst<N>]) -> Vec<Tally> {
+    let mut sum = [0; Class::N];
+    let mut before = vec![sum];
+    for inst in insts {
+        sum[inst.class as usize] += 1;
+        before.push(sum);
+    }
+    before
 }
 
 fn refuse<const N: usize>(w: &mut Wave<N>, i: &Inst<N>, _: &mut Group<'_>) -> Flow {

@@ -361,38 +361,32 @@ ATTENTION(4)
 #define MERGE_GROUPS 4
 #define MERGE_THREADS (MERGE_GROUPS * 128)
 #define PARTS_AT_ONCE 12
+#define FEW_PARTS 8
 
-// Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
-// block_z the query's number in its tile. A group of 128 threads takes every fourth part; the first of them are asked for
-// before their weights are known. Every wave finds the largest score by itself.
-KERNEL(MERGE_THREADS)
-attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *ARRIVING parts,
-                float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits,
-                const float *__restrict__ sinks) {
-    __shared__ float weights[MAX_SPLITS], sums[MERGE_THREADS];
-    let_next_start();
-    const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
-    const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
-    const u32 group = thread_x() / 128, column = thread_x() % 128;
-    wait_for_inputs();
-    if (!tile.has(i)) return;
-    const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
-    const auto fetch = [&](float (&to)[PARTS_AT_ONCE], u32 s0, u32 d) {
-#pragma unroll
-        for (u32 j = 0; j < PARTS_AT_ONCE; ++j) {
-            const u32 s = s0 + j * MERGE_GROUPS + group;
-            to[j] = s < n_splits && d < head_dim ? first[(u64)s * stride + d] : 0.0f;
-        }
-    };
-    float some[PARTS_AT_ONCE];
-    fetch(some, 0, column);
-    constexpr u32 N = MAX_SPLITS / GPU_WAVE;
-    float most[N], total[N], largest = MASKED, all = 0.0f;
+// What the threads of a merge share.
+struct Merge {
+    const float *first;  // of the query's parts: head_dim numbers, the largest score, the sum
+    float *out, *weights, *sums;
+    u32 stride, n_splits, head, head_dim;
+    const float *sinks;
+
+    DEVICE_MEMBER float part(u32 s, u32 d) const {
+        return s < n_splits && d < head_dim ? first[(u64)s * stride + d] : 0.0f;
+    }
+    DEVICE_MEMBER void put(u32 d, float largest, float all, float mixed) const {
+        out[d] = finish(Shaping{0, 0.0f, sinks, nullptr, nullptr, 0}, head, largest, all, mixed);
+    }
+};
+
+// The largest score of N parts a lane, found by every wave by itself, the sum of all weights, and each part's weight.
+template <u32 N>
+DEVICE void weigh_parts(const Merge &merge, float &largest, float &all) {
+    float most[N], total[N];
 #pragma unroll
     for (u32 k = 0; k < N; ++k) {
         const u32 s = k * GPU_WAVE + lane();
-        most[k] = s < n_splits ? first[(u64)s * stride + head_dim] : MASKED;
-        total[k] = s < n_splits ? first[(u64)s * stride + head_dim + 1] : 0.0f;
+        most[k] = s < merge.n_splits ? merge.first[(u64)s * merge.stride + merge.head_dim] : MASKED;
+        total[k] = s < merge.n_splits ? merge.first[(u64)s * merge.stride + merge.head_dim + 1] : 0.0f;
         largest = max_f32(largest, most[k]);
     }
     largest = wave_max(largest);
@@ -400,13 +394,23 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
     for (u32 k = 0; k < N; ++k) {
         const u32 s = k * GPU_WAVE + lane();
         const float weight = fast_exp(most[k] - largest);
-        if (thread_x() < GPU_WAVE && s < n_splits) weights[s] = weight;
+        if (thread_x() < GPU_WAVE && s < merge.n_splits) merge.weights[s] = weight;
         all = fma_f32(total[k], weight, all);
     }
     all = wave_sum(all);
     barrier();
-    const u64 row = tile.first_row + tile.row(i);
-    const u32 head = kv_head * tile.group + tile.head(i);
+}
+
+// A group of 128 threads takes every fourth part; the first of them are asked for before their weights are known.
+DEVICE void merge_parts(const Merge &merge) {
+    const u32 group = thread_x() / 128, column = thread_x() % 128, n_splits = merge.n_splits, head_dim = merge.head_dim;
+    const auto fetch = [&](float (&to)[PARTS_AT_ONCE], u32 s0, u32 d) {
+#pragma unroll
+        for (u32 j = 0; j < PARTS_AT_ONCE; ++j) to[j] = merge.part(s0 + j * MERGE_GROUPS + group, d);
+    };
+    float some[PARTS_AT_ONCE], largest = MASKED, all = 0.0f;
+    fetch(some, 0, column);
+    weigh_parts<MAX_SPLITS / GPU_WAVE>(merge, largest, all);
     for (u32 d0 = 0; d0 < head_dim; d0 += 128) {
         const u32 d = d0 + column;
         float mixed = 0.0f;
@@ -415,16 +419,64 @@ attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, co
 #pragma unroll
             for (u32 j = 0; j < PARTS_AT_ONCE; ++j) {
                 const u32 s = s0 + j * MERGE_GROUPS + group;
-                if (s < n_splits) mixed = fma_f32(some[j], weights[s], mixed);
+                if (s < n_splits) mixed = fma_f32(some[j], merge.weights[s], mixed);
             }
         }
-        sums[thread_x()] = mixed;
+        merge.sums[thread_x()] = mixed;
         barrier();
         if (group == 0 && d < head_dim) {
 #pragma unroll
-            for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed += sums[k * 128 + column];
-            out[(row * n_heads + head) * head_dim + d] = finish(Shaping{0, 0.0f, sinks, nullptr, nullptr, 0}, head, largest, all, mixed);
+            for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed += merge.sums[k * 128 + column];
+            merge.put(d, largest, all, mixed);
         }
         barrier();
+    }
+}
+
+// The few parts of a short context by one group, which adds them in the same order.
+DEVICE void merge_few_parts(const Merge &merge) {
+    float largest = MASKED, all = 0.0f;
+    float some[FEW_PARTS];
+    const auto fetch = [&](u32 d) {
+#pragma unroll
+        for (u32 s = 0; s < FEW_PARTS; ++s) some[s] = merge.part(s, d);
+    };
+    fetch(thread_x());
+    weigh_parts<1>(merge, largest, all);
+    for (u32 d = thread_x(); d < merge.head_dim; d += 128) {
+        if (d >= 128) fetch(d);
+        float mixed[MERGE_GROUPS] = {};
+#pragma unroll
+        for (u32 s = 0; s < FEW_PARTS; ++s) {
+            if (s < merge.n_splits) mixed[s % MERGE_GROUPS] = fma_f32(some[s], merge.weights[s], mixed[s % MERGE_GROUPS]);
+        }
+#pragma unroll
+        for (u32 k = 1; k < MERGE_GROUPS; ++k) mixed[0] += mixed[k];
+        merge.put(d, largest, all, mixed[0]);
+    }
+}
+
+// Adds up the parts of one query, each in the scale of its own largest score. A block a query: block_y is the KV head and
+// block_z the query's number in its tile.
+KERNEL(MERGE_THREADS)
+attention_merge(const u32 *__restrict__ tiles, const u32 *__restrict__ spans, const float *ARRIVING parts,
+                float *__restrict__ out, u32 n_heads, u32 n_kv_heads, u32 head_dim, u32 n_q, u32 n_splits,
+                const float *__restrict__ sinks) {
+    __shared__ float weights[MAX_SPLITS], sums[MERGE_THREADS];
+    let_next_start();
+    const bool is_few = n_splits <= FEW_PARTS;
+    if (is_few && thread_x() >= 128) return;
+    const Tile tile = load_tile(tiles, spans, n_heads / n_kv_heads);
+    const u32 kv_head = block_y(), i = block_z(), stride = n_q * (head_dim + 2);
+    wait_for_inputs();
+    if (!tile.has(i)) return;
+    const float *first = parts + (((u64)block_x() * n_kv_heads + kv_head) * n_splits * n_q + i) * (head_dim + 2);
+    const u64 row = tile.first_row + tile.row(i);
+    const u32 head = kv_head * tile.group + tile.head(i);
+    const Merge merge{first, out + (row * n_heads + head) * head_dim, weights, sums, stride, n_splits, head, head_dim, sinks};
+    if (is_few) {
+        merge_few_parts(merge);
+    } else {
+        merge_parts(merge);
     }
 }

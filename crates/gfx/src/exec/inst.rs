@@ -43,6 +43,9 @@ pub enum Class {
 }
 
 impl Class {
+    /// How many there are, with one to spare: rows of eight are added at once.
+    pub const N: usize = 8;
+
     fn of(encoding: Encoding) -> Self {
         match encoding {
             Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc | Encoding::Sopk => Class::Scalar,

@@ -321,7 +321,11 @@ impl Shared {
         match packet.body {
             Body::Dispatch { kernel, mut launch } => {
                 launch.dispatch_id = self.n_dispatches.fetch_add(1, Ordering::Relaxed) + 1;
-                let name = self.emulator.kernel_name(kernel);
+                let ready = match self.emulator.kernel(kernel) {
+                    Ok(ready) => ready,
+                    Err(e) => fatal(&format!("{e} (queue {}, dispatch {})", queue.id, launch.dispatch_id)),
+                };
+                let name = ready.name();
                 let is_named = !name.starts_with('?') && !name.starts_with("__amd_rocclr_");
                 let n_named = if is_named { self.n_named.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
                 if is_named && self.config.hang_at == Some(n_named) {
@@ -332,7 +336,7 @@ impl Shared {
                 if is_named && self.config.fault_at == Some(n_named) {
                     fatal(&format!("kernel `{name}`: memory access fault at dispatch {n_named}, as GFX_FAULT_AT asks"));
                 }
-                match self.emulator.dispatch(kernel, launch) {
+                match self.emulator.dispatch(&ready, launch) {
                     Ok(report) => self.note(queue, n_named, &launch.grid, &report),
                     Err(e) => fatal(&format!("{e} (queue {}, dispatch {})", queue.id, launch.dispatch_id)),
                 }
