@@ -127,7 +127,7 @@ fn dense_block(
     x: &mut ViewMut,
     work: &mut LayerScratch,
 ) -> Result<(), Error> {
-    let Context { exec, config, weights, .. } = context;
+    let Context { exec, weights, .. } = context;
     let LayerScratch { h, gate: gate_out, up: up_out, branch, .. } = work;
     let n = x.shape[0];
     let (mut h, mut branch) = (h.rows_mut(n), branch.rows_mut(n));
@@ -156,15 +156,9 @@ fn dense_block(
     if let Some(k) = sparsity {
         ops::sparsify(exec, &mut gate_rows, k)?;
     }
-    let is_plain = down.bias.is_none()
-        && layer.post_ffn_norm.is_none()
-        && layer.ffn_sub_norm.is_none()
-        && config.residual_scale == 1.0
-        && !context.is_adapted(down);
-    if activation == Activation::Silu && is_plain {
-        // Where the device can, the gate is made on the way into the product.
-        let product = &mut [Product::add(weights.view(down.weight), x.reborrow()).coarse()];
-        return Ok(ops::swiglu_matmul(exec, &mut gate_rows, up_rows, product)?);
+    if layer.ffn_sub_norm.is_none() && !context.is_adapted(down) {
+        let sides = (&mut gate_rows, up_rows);
+        return context.join_gated(activation, sides, down, layer.post_ffn_norm, x, &mut branch);
     }
     ops::glu(exec, activation, &mut gate_rows, up_rows)?;
     if let Some(norm) = layer.ffn_sub_norm {
@@ -356,8 +350,8 @@ impl DeviceExperts<'_> {
             ops::scale_rows(exec, &mut gate_rows, shares)?;
         }
         let down = &mut [ExpertProduct { matrices: &down, out: y.reborrow() }];
-        if activation == Activation::Silu && !is_adapted && down[0].matrices.weights[0].dtype.block_len() > 1 {
-            let left = ExpertLeft::Gated { gate: gate_rows.as_view(), up: up_rows.as_view() };
+        if !is_adapted && down[0].matrices.weights[0].dtype.block_len() > 1 {
+            let left = ExpertLeft::Gated { activation, gate: gate_rows.as_view(), up: up_rows.as_view() };
             return Ok(ops::expert_matmul(exec, left, down, chosen)?);
         }
         ops::glu(exec, activation, &mut gate_rows, up_rows.as_view())?;

@@ -1,11 +1,11 @@
 // halves: activations as halves for matmul_mma and matmul_wide, divided by X_DIVISOR so that outliers stay finite; straight
-// from f32, from silu(gate) * up, or from a norm. One group of 32 columns goes with another three into a step; a step lies
+// from f32, from a gate and its partner, or from a norm. One group of 32 columns goes with another three into a step; a step lies
 // as [quarter, n_x_rows, lane of a quad, 8 halves], the eight in the order in which the weights of a quarter fall out of
 // their words: AS_PLAIN (f16 weights) in order, AS_PACKED 4i, 4i + 2, 4i + 1, 4i + 3 and the same behind 16.
 // AS_SHEETS, for matmul_wide: blocks of n_x_rows rows, each step of a block as two sheets (wgmma.h); a row of a step is
 // [quarter, word of a quarter's four, group, 2 halves].
 // Groups that fill the last step are zeros; rows past n_rows are left as they are, and their sums are never written.
-#include "prelude.h"
+#include "gate.h"
 
 #define THREADS 256
 #define X_DIVISOR 16.0f
@@ -77,6 +77,24 @@ halves_swiglu(const float *ARRIVING gate, const float *ARRIVING up, u32 *__restr
         const u64 at = (u64)row * n_cols + c;
         const float a = c < n_cols ? gate[at] : 0.0f;
         eight[k] = c < n_cols ? a / (1.0f + fast_exp(-a)) * up[at] : 0.0f;
+    }
+    store_eight(out + place_of(layout, i, row, n_cols, n_x_rows), eight);
+}
+
+// The same with any gate.
+KERNEL(THREADS)
+halves_gated(const float *ARRIVING gate, const float *ARRIVING up, u32 *__restrict__ out, u32 n_cols, u32 n_x_rows, u32 layout,
+             u32 kind, float alpha, float limit) {
+    let_next_start();
+    wait_for_inputs();
+    const u32 i = block_x() * THREADS + thread_x(), row = block_y();
+    if (i >= n_eights_of(n_cols)) return;
+    float eight[8];
+#pragma unroll
+    for (u32 k = 0; k < 8; ++k) {
+        const u32 c = column(layout, i, k);
+        const u64 at = (u64)row * n_cols + c;
+        eight[k] = c < n_cols ? gated({kind, alpha, limit}, gate[at], up[at]) : 0.0f;
     }
     store_eight(out + place_of(layout, i, row, n_cols, n_x_rows), eight);
 }

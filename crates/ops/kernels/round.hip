@@ -1,4 +1,5 @@
 // round: activations for the integer products (round.h says what they become). A lane a number.
+#include "gate.h"
 #include "round.h"
 
 #define THREADS 256
@@ -24,6 +25,18 @@ swiglu_round(const float *ARRIVING gate, const float *ARRIVING up, u8 *__restric
         const float g = gate[(u64)i * 32 + k];
         value = g / (1.0f + fast_exp(-g)) * up[(u64)i * 32 + k];
     }
+    round_number(value, 0.0f, i, k, n_groups, i < n_all, q, scales);
+}
+
+// The same with any gate.
+KERNEL(THREADS)
+gated_round(const float *ARRIVING gate, const float *ARRIVING up, u8 *__restrict__ q, float *__restrict__ scales, u32 n_groups,
+            u32 n_all, u32 kind, float alpha, float limit) {
+    let_next_start();
+    wait_for_inputs();
+    const u32 i = block_x() * (THREADS / 32) + thread_x() / 32, k = thread_x() % 32;
+    const u64 at = (u64)i * 32 + k;
+    const float value = i < n_all ? gated({kind, alpha, limit}, gate[at], up[at]) : 0.0f;
     round_number(value, 0.0f, i, k, n_groups, i < n_all, q, scales);
 }
 

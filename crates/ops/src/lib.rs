@@ -100,14 +100,14 @@ pub use layernorm::layernorm;
 pub use low_rank::{
     ExpertPairs, F24, LowRank, LowRankEntry, LowRankProduct, MatrixWidth, low_rank, low_rank_experts, to_f24,
 };
-pub use matmul::{Mode, Product, matmul, norm_matmul, swiglu_matmul};
+pub use matmul::{Mode, Product, glu_matmul, matmul, norm_matmul, swiglu_matmul};
 pub use norm_heads::{NormKind, norm_both_heads, norm_heads};
 pub use numerics::Numerics;
 pub use observe::{Seen, observe, observed};
 pub use pack::{pack, pack_rows, packed, packed_on_device};
-pub use rmsnorm::rmsnorm;
+pub use rmsnorm::{add_rmsnorm, rmsnorm};
 pub use rope::{Pairing, rope};
-pub use rope_store::{Projected, rope_store};
+pub use rope_store::{HeadNorms, Projected, rope_store};
 pub use route::{Gating, Routes, Routing, route};
 pub use sample::{DESCRIBED_WORDS, MAX_TOP, NOT_ASKED, NOT_NUMBERS, SampleParams, describe, sample};
 pub use scale::scale;

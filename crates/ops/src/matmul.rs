@@ -15,7 +15,7 @@ use crate::embed::expect_device_layout;
 use crate::gpu::left::DeviceLeft;
 use crate::gpu::{blas, float_tiles, matrix_tiles, matvec, mma, wide};
 use crate::plan::{self, BlasTypes, Machine, ProductChip, ProductKernel, ProductPlan, ProductShape, Weight};
-use crate::{Error, Exec, Gpu, View, ViewMut, observe, rmsnorm, swiglu};
+use crate::{Activation, Error, Exec, Gpu, View, ViewMut, glu, observe, rmsnorm, swiglu};
 
 pub(crate) const OP: &str = "matmul";
 
@@ -124,13 +124,43 @@ pub fn swiglu_matmul(exec: Exec, gate: &mut ViewMut, up: View, products: &mut [P
             }
             Exec::Gpu(gpu) => {
                 gpu.launcher.count(work(shape, products));
-                if launch_gpu(gpu, DeviceLeft::Gated { gate: gate.as_view(), up }, products, &plan)? {
+                let left = DeviceLeft::Gated { activation: Activation::Silu, gate: gate.as_view(), up };
+                if launch_gpu(gpu, left, products, &plan)? {
                     return Ok(());
                 }
             }
         }
     }
     swiglu(exec, gate, up)?;
+    matmul(exec, gate.as_view(), products)
+}
+
+/// Products of `gate = activation(gate) * up`; otherwise as [`norm_matmul`].
+pub fn glu_matmul(
+    exec: Exec,
+    activation: Activation,
+    gate: &mut ViewMut,
+    up: View,
+    products: &mut [Product],
+) -> Result<(), Error> {
+    if activation == Activation::Silu {
+        return swiglu_matmul(exec, gate, up, products);
+    }
+    let shape = gate.shape;
+    let plan = plan_of(exec, shape, products);
+    let kernels = [ProductKernel::Matvec, ProductKernel::Mma, ProductKernel::Wide];
+    if let Exec::Gpu(gpu) = exec
+        && plan.fuses_left
+        && kernels.into_iter().any(|kernel| plan.is(kernel))
+        && !matches!(activation, Activation::Xielu(_))
+    {
+        up.expect_shape(OP, "up", shape)?;
+        check_shapes(shape, products)?;
+        gpu.launcher.count(work(shape, products));
+        return launch_gpu(gpu, DeviceLeft::Gated { activation, gate: gate.as_view(), up }, products, &plan)
+            .map(|_| ());
+    }
+    glu(exec, activation, gate, up)?;
     matmul(exec, gate.as_view(), products)
 }
 

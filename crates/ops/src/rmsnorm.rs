@@ -5,7 +5,7 @@ use gpu::{Grid, Kernel, Slice, SliceMut};
 use crate::gpu::count;
 use crate::gpu::unit::kernels;
 use crate::view::SharedPtr;
-use crate::{Error, Exec, Gpu, View, ViewMut};
+use crate::{Error, Exec, Gpu, NormKind, View, ViewMut, add_scaled, norm_heads};
 
 const OP: &str = "rmsnorm";
 const THREADS: u32 = 512;
@@ -20,9 +20,21 @@ gpu::args! {
     }
 }
 
+gpu::args! {
+    pub(crate) struct RmsnormAdd<'a> {
+        y: Slice<'a, f32>,
+        w: Slice<'a, f32>,
+        x: SliceMut<'a, f32>,
+        n_cols: u32,
+        eps: f32,
+        factor: f32,
+    }
+}
+
 kernels! {
     pub(crate) struct RmsnormKernels in "rmsnorm", overlapping {
         rmsnorm: Kernel<Rmsnorm<'static>> = ["rmsnorm_f32"],
+        add: Kernel<RmsnormAdd<'static>> = ["rmsnorm_add"],
     }
 }
 
@@ -63,6 +75,42 @@ fn launch(gpu: &Gpu, x: View, weight: View, eps: f32, out: &mut ViewMut) -> Resu
         eps,
     };
     Ok(gpu.launcher.launch(&kernels.rmsnorm, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
+}
+
+/// `x += factor * rmsnorm(y)`, all `[n_rows, n_cols]` f32: one launch on a GPU. What `y` holds afterwards is not said.
+pub fn add_rmsnorm(
+    exec: Exec,
+    x: &mut ViewMut,
+    y: &mut ViewMut,
+    weight: View,
+    eps: f32,
+    factor: f32,
+) -> Result<(), Error> {
+    let [n_rows, n_cols] = x.shape;
+    weight.expect_shape(OP, "weight", [1, n_cols])?;
+    y.expect_shape(OP, "y", x.shape)?;
+    let gpu = match exec {
+        Exec::Cpu(_) => {
+            norm_heads(exec, y, weight, NormKind::Rms, eps)?;
+            return add_scaled(exec, x, y.as_view(), factor);
+        }
+        Exec::Gpu(gpu) => gpu,
+    };
+    if n_rows == 0 || n_cols == 0 {
+        return Ok(());
+    }
+    let _op = gpu.launcher.op(OP);
+    gpu.launcher.count(gpu::Work { bytes: 12 * (n_rows * n_cols) as u64, flops: 0 });
+    let args = RmsnormAdd {
+        y: y.as_view().device_f32s(OP, "y")?,
+        w: weight.device_f32s(OP, "weight")?,
+        x: x.device_f32s(OP, "x")?,
+        n_cols: count(OP, "columns", n_cols)?,
+        eps,
+        factor,
+    };
+    let kernels = RmsnormKernels::get(gpu.kernels, &[])?;
+    Ok(gpu.launcher.launch(&kernels.add, Grid::line(count(OP, "rows", n_rows)?, THREADS), &args)?)
 }
 
 pub(crate) fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

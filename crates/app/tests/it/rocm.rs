@@ -3,6 +3,8 @@
 //! `ROCI_GFX_RUN` names the script that runs a program there (`./check amd` sets it); without it these are skipped, or
 //! fail with `ROCI_REQUIRE_GPU=1`. Kernels are compiled once, into a cache that all of them share.
 
+mod requests;
+
 use crate::roci::{Outcome, Roci};
 use crate::server::Server;
 use crate::tiny;

@@ -1,7 +1,7 @@
 //! The attention of a layer: products, norms, rope, the KV pool and attention itself, from the residual stream `x` to
 //! `mixed`. `decoder.rs` brings the result back into the stream.
 
-use ops::{Activation, Exec, Heads, Indices, Product, Projected, Shaping, Spans, Tensor, View, ViewMut};
+use ops::{Activation, Exec, HeadNorms, Heads, Indices, Product, Projected, Shaping, Spans, Tensor, View, ViewMut};
 
 use super::{Context, Decoder};
 use crate::adapter::StepAdapters;
@@ -149,12 +149,33 @@ impl LayerAttention<'_> {
             self.rotate(&mut q)?;
             self.rotate(&mut k)?;
         }
-        self.context.norm_heads([&mut q, &mut k], [parts.q_norm, parts.k_norm])?;
+        if self.norms_before_rope(parts).is_none() {
+            self.context.norm_heads([&mut q, &mut k], [parts.q_norm, parts.k_norm])?;
+        }
         if let Some(norm) = parts.v_norm {
             let v = &mut v.narrow_mut(self.kv_shape());
             ops::norm_heads(exec, v, weights.view(norm), ops::NormKind::Rms, config.norm_eps)?;
         }
         Ok(())
+    }
+
+    /// Norms of queries and keys that are computed with the rotation: where nothing comes between them.
+    fn norms_before_rope(&self, parts: &PlainAttention) -> Option<HeadNorms<'_>> {
+        let Context { config, weights, .. } = self.context;
+        let is_next = config.family.norm == ops::NormKind::Rms
+            && config.temperature.is_none()
+            && parts.kv.is_some()
+            && self.rotates_last()
+            && !self.is_turned;
+        let (q, k) = (parts.q_norm.filter(|_| is_next)?, parts.k_norm?);
+        Some(HeadNorms { q: weights.view(q), k: weights.view(k), eps: config.norm_eps })
+    }
+
+    /// Whether queries and keys are rotated behind their norms.
+    fn rotates_last(&self) -> bool {
+        let config = self.context.config;
+        let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
+        config.n_rot > 0 && self.is_rotated && !is_rotated_already
     }
 
     /// Rotates and turns what is not yet, and stores the new keys and values.
@@ -175,11 +196,14 @@ impl LayerAttention<'_> {
         }
         let (mut k_pool, mut v_pool) = (kv.k.view_mut(), kv.v.view_mut());
         let (mut k, mut v) = (k.narrow_mut(self.kv_shape()), v.narrow_mut(self.kv_shape()));
-        let is_rotated_already = config.mla.is_some() || config.family.norms_rotated_heads;
-        let rotates = config.n_rot > 0 && self.is_rotated && !is_rotated_already;
+        let rotates = self.rotates_last();
         if rotates && !self.is_turned {
             let (pairing, v) = (config.rope.pairing, v.as_view());
-            let projected = Projected { q, k, v, angles: self.angles, head_dim, pairing };
+            let norms = match parts {
+                AttentionParts::Plain(plain) => self.norms_before_rope(plain),
+                AttentionParts::Compressed(_) => None,
+            };
+            let projected = Projected { q, k, v, angles: self.angles, head_dim, pairing, norms };
             return Ok(ops::rope_store(exec, projected, slots, &mut k_pool, &mut v_pool)?);
         }
         if self.is_turned {

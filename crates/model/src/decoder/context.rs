@@ -121,11 +121,44 @@ impl Context<'_> {
         self.join_branch(norm, x, branch)
     }
 
+    /// The same of `y = activation(gate) * up`, where no adapter changes the product: on a GPU, `y` is not written if the
+    /// product can make it.
+    pub fn join_gated(
+        &self,
+        activation: ops::Activation,
+        (gate, up): (&mut ViewMut, View),
+        linear: &Linear,
+        norm: Option<Norm>,
+        x: &mut ViewMut,
+        branch: &mut ViewMut,
+    ) -> Result<(), Error> {
+        let weight = self.weights.view(linear.weight);
+        let is_plain = linear.bias.is_none() && norm.is_none() && self.config.residual_scale == 1.0;
+        if is_plain {
+            let product = Product::add(weight, x.reborrow());
+            let product = if activation == ops::Activation::Silu { product.coarse() } else { product };
+            return Ok(ops::glu_matmul(self.exec, activation, gate, up, &mut [product])?);
+        }
+        if let ops::Exec::Cpu(_) = self.exec {
+            ops::glu(self.exec, activation, gate, up)?;
+            return self.join(gate.as_view(), linear, norm, x, branch);
+        }
+        ops::glu_matmul(self.exec, activation, gate, up, &mut [Product::write(weight, branch.reborrow())])?;
+        self.add_bias(linear, branch)?;
+        self.join_branch(norm, x, branch)
+    }
+
     /// `x += branch`, normed and scaled as the family does.
     pub fn join_branch(&self, norm: Option<Norm>, x: &mut ViewMut, branch: &mut ViewMut) -> Result<(), Error> {
-        if let Some(norm) = norm {
-            self.norm_in_place(norm, branch)?;
+        let factor = self.config.residual_scale;
+        match norm {
+            Some(Norm { weight, bias: None }) if self.config.family.norm == ops::NormKind::Rms => {
+                let (weight, eps) = (self.weights.view(weight), self.config.norm_eps);
+                return Ok(ops::add_rmsnorm(self.exec, x, branch, weight, eps, factor)?);
+            }
+            Some(norm) => self.norm_in_place(norm, branch)?,
+            None => {}
         }
-        Ok(ops::add_scaled(self.exec, x, branch.as_view(), self.config.residual_scale)?)
+        Ok(ops::add_scaled(self.exec, x, branch.as_view(), factor)?)
     }
 }

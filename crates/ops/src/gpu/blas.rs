@@ -155,7 +155,8 @@ fn make(gpu: &Gpu, left: DeviceLeft, out: SliceMut<f16>) -> Result<(), Error> {
             let args = ToF16 { x: x.device_f32s(OP, "x")?, out, n, scale };
             gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
-        DeviceLeft::Gated { gate, up } => {
+        // Other activations do not come here (matmul.rs).
+        DeviceLeft::Gated { gate, up, .. } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
             gpu.launcher.launch(&unit.swiglu, grid, &SwigluF16 { gate, up, out, n, scale })?;
         }

@@ -18,7 +18,7 @@ use crate::embed::expect_device_layout;
 use crate::matmul::{Mode, OP};
 use crate::route::{Gating, Routing};
 use crate::tiles::GROUP;
-use crate::{Error, Exec, Gpu, View, ViewMut};
+use crate::{Activation, Error, Exec, Gpu, View, ViewMut};
 
 const CHOOSE: &str = "choose_experts";
 /// As many as the kernel has room for.
@@ -219,8 +219,9 @@ pub fn scale_shares(exec: Exec, chosen: View, factors: View, weights: &mut ViewM
 #[derive(Copy, Clone)]
 pub enum ExpertLeft<'a> {
     Rows(View<'a>),
-    /// `silu(gate) * up`, for packed weights.
+    /// `activation(gate) * up`, for packed weights.
     Gated {
+        activation: Activation,
         gate: View<'a>,
         up: View<'a>,
     },
@@ -237,7 +238,7 @@ pub fn expert_matmul(exec: Exec, x: ExpertLeft, products: &mut [ExpertProduct], 
     let gpu = exec.gpu_only(OP)?;
     let left = match x {
         ExpertLeft::Rows(x) => DeviceLeft::Rows(x),
-        ExpertLeft::Gated { gate, up } => DeviceLeft::Gated { gate, up },
+        ExpertLeft::Gated { activation, gate, up } => DeviceLeft::Gated { activation, gate, up },
     };
     let (1 | 2, Some(first)) = (products.len(), products.first()) else {
         return Err(Error::Argument { op: OP, what: format!("{} products of experts", products.len()) });

@@ -1,13 +1,22 @@
 //! What the left side of a product is on a GPU; `cpu/left.rs` has the CPU's.
 
-use crate::View;
+use crate::{Activation, View};
 
 /// What the left side of a product is made from, where nothing else reads it.
 #[derive(Copy, Clone)]
 pub(crate) enum DeviceLeft<'a> {
     Rows(View<'a>),
-    Norm { x: View<'a>, weight: View<'a>, eps: f32 },
-    Gated { gate: View<'a>, up: View<'a> },
+    Norm {
+        x: View<'a>,
+        weight: View<'a>,
+        eps: f32,
+    },
+    /// Never with [`Activation::Xielu`], which takes no gate.
+    Gated {
+        activation: Activation,
+        gate: View<'a>,
+        up: View<'a>,
+    },
 }
 
 impl DeviceLeft<'_> {

@@ -12,7 +12,7 @@ use super::unit::{DefineValues, kernels};
 use super::{count, format_number};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu};
+use crate::{Activation, Error, Gpu};
 
 /// Rows that one pass takes.
 const PASS_ROWS: usize = 8;
@@ -44,6 +44,20 @@ gpu::args! {
 }
 
 gpu::args! {
+    pub(crate) struct GatedRound<'a> {
+        gate: Slice<'a, f32>,
+        up: Slice<'a, f32>,
+        q: SliceMut<'a, u8>,
+        scales: SliceMut<'a, f32>,
+        n_groups: u32,
+        n_all: u32,
+        kind: u32,
+        alpha: f32,
+        limit: f32,
+    }
+}
+
+gpu::args! {
     pub(crate) struct NormRound<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
@@ -58,6 +72,7 @@ kernels! {
     pub(crate) struct RoundKernels in "round", overlapping {
         rows: Kernel<RoundRows<'static>> = ["round_rows"],
         swiglu: Kernel<SwigluRound<'static>> = ["swiglu_round"],
+        gated: Kernel<GatedRound<'static>> = ["gated_round"],
         norm: Kernel<NormRound<'static>> = ["norm_round"],
     }
 }
@@ -174,9 +189,18 @@ pub(crate) fn round(gpu: &Gpu, left: DeviceLeft, q: SliceMut<u8>, scales: SliceM
             let args = RoundRows { x: x.device_f32s(OP, "x")?, q, scales, n_groups, n_all };
             gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
-        DeviceLeft::Gated { gate, up } => {
+        DeviceLeft::Gated { activation, gate, up } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
-            gpu.launcher.launch(&unit.swiglu, grid, &SwigluRound { gate, up, q, scales, n_groups, n_all })?;
+            if activation == Activation::Silu {
+                return Ok(gpu.launcher.launch(
+                    &unit.swiglu,
+                    grid,
+                    &SwigluRound { gate, up, q, scales, n_groups, n_all },
+                )?);
+            }
+            let (kind, alpha, limit) = activation.as_kernels_take_it();
+            let args = GatedRound { gate, up, q, scales, n_groups, n_all, kind, alpha, limit };
+            gpu.launcher.launch(&unit.gated, grid, &args)?;
         }
         DeviceLeft::Norm { x, weight, .. } => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);

@@ -14,7 +14,7 @@ use super::unit::{DefineValues, kernels};
 use super::{count, format_number, wide};
 use crate::matmul::{Mode, OP, Product};
 use crate::tiles::GROUP;
-use crate::{Error, Gpu, Numerics};
+use crate::{Activation, Error, Gpu, Numerics};
 
 /// Waves of a block.
 const WAVES: u32 = 4;
@@ -84,6 +84,20 @@ gpu::args! {
 }
 
 gpu::args! {
+    pub(crate) struct HalvesGated<'a> {
+        gate: Slice<'a, f32>,
+        up: Slice<'a, f32>,
+        out: SliceMut<'a, u32>,
+        n_cols: u32,
+        n_x_rows: u32,
+        layout: u32,
+        kind: u32,
+        alpha: f32,
+        limit: f32,
+    }
+}
+
+gpu::args! {
     pub(crate) struct HalvesRmsnorm<'a> {
         x: Slice<'a, f32>,
         w: Slice<'a, f32>,
@@ -135,6 +149,7 @@ kernels! {
     pub(crate) struct HalvesKernels in "halves", overlapping {
         rows: Kernel<HalvesRows<'static>> = ["halves_rows"],
         swiglu: Kernel<HalvesSwiglu<'static>> = ["halves_swiglu"],
+        gated: Kernel<HalvesGated<'static>> = ["halves_gated"],
         rmsnorm: Kernel<HalvesRmsnorm<'static>> = ["halves_rmsnorm"],
     }
 }
@@ -287,9 +302,15 @@ pub(super) fn halve(
             let args = HalvesRows { x: x.device_f32s(OP, "x")?, out, n_cols, n_x_rows, layout };
             gpu.launcher.launch(&unit.rows, grid, &args)?;
         }
-        DeviceLeft::Gated { gate, up } => {
+        DeviceLeft::Gated { activation, gate, up } => {
             let (gate, up) = (gate.device_f32s(OP, "gate")?, up.device_f32s(OP, "up")?);
-            gpu.launcher.launch(&unit.swiglu, grid, &HalvesSwiglu { gate, up, out, n_cols, n_x_rows, layout })?;
+            if activation == Activation::Silu {
+                let args = HalvesSwiglu { gate, up, out, n_cols, n_x_rows, layout };
+                return Ok(gpu.launcher.launch(&unit.swiglu, grid, &args)?);
+            }
+            let (kind, alpha, limit) = activation.as_kernels_take_it();
+            let args = HalvesGated { gate, up, out, n_cols, n_x_rows, layout, kind, alpha, limit };
+            gpu.launcher.launch(&unit.gated, grid, &args)?;
         }
         DeviceLeft::Norm { x, weight, eps } => {
             let (x, w) = (x.device_f32s(OP, "x")?, weight.device_f32s(OP, "weight")?);

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
     Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertPairs, ExpertProduct, Gpu, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank,
-    LowRankProduct, Mode, Numerics, Pairing, Place, PlaceMut, Product, QuerySpan, Routing, Shaping, Spans, StateSpan,
-    StateSpans, Tensor, View, ViewMut, Workspace, adjust, attention_with, choose_experts, choose_tokens, chosen_words,
-    describe, embed, expert_matmul, feed, gather_rows, grouped_experts, hadamard, kv_store, layernorm, low_rank,
-    low_rank_experts, matmul, pack, packed_on_device, rmsnorm, rope, sample, scatter_rows, store_index_keys,
-    sum_experts, swiglu, take_rows,
+    ExpertPairs, ExpertProduct, Gpu, HeadNorms, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank,
+    LowRankProduct, Mode, NormKind, Numerics, Pairing, Place, PlaceMut, Product, Projected, QuerySpan, Routing,
+    Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace, add_rmsnorm, adjust, attention_with,
+    choose_experts, choose_tokens, chosen_words, describe, embed, expert_matmul, feed, gather_rows, glu, glu_matmul,
+    grouped_experts, hadamard, kv_store, layernorm, low_rank, low_rank_experts, matmul, norm_both_heads, pack,
+    packed_on_device, rmsnorm, rope, rope_store, sample, scatter_rows, store_index_keys, sum_experts, swiglu,
+    take_rows,
 };
 use weights::Dtype;
 
@@ -137,6 +138,76 @@ impl Card {
         let mut out = self.f32s(&vec![f32::NAN; x.shape()[0] * n_cols], n_cols);
         self.run(None, |exec| rmsnorm(exec, x.view(), weight.view(), eps, &mut out.view_mut()));
         self.read(&out)
+    }
+
+    pub fn add_rmsnorm(&self, x: &[f32], y: &[f32], weight: &[f32], eps: f32, factor: f32) -> Vec<f32> {
+        let n_cols = weight.len();
+        let [mut x, mut y, weight] = [x, y, weight].map(|numbers| self.f32s(numbers, n_cols));
+        let (mut to, mut from) = (x.view_mut(), y.view_mut());
+        self.run(None, |exec| add_rmsnorm(exec, &mut to, &mut from, weight.view(), eps, factor));
+        self.read(&x)
+    }
+
+    /// The product of a gate and its partner, with the gate made on the way and before.
+    pub fn glu_matmul(
+        &self,
+        activation: Activation,
+        (gate, up): (&[f32], &[f32]),
+        (dtype, shape, bytes): (Dtype, [usize; 2], &[u8]),
+    ) -> [Vec<f32>; 2] {
+        let [n_out, n_in] = shape;
+        let weights = self.weights(dtype, shape, bytes);
+        [true, false].map(|is_fused| {
+            let (mut gate, up) = (self.f32s(gate, n_in), self.f32s(up, n_in));
+            let mut out = self.f32s(&vec![f32::NAN; gate.shape()[0] * n_out], n_out);
+            self.run(None, |exec| {
+                let products = &mut [Product::write(weights.view(), out.view_mut())];
+                if is_fused {
+                    return glu_matmul(exec, activation, &mut gate.view_mut(), up.view(), products);
+                }
+                glu(exec, activation, &mut gate.view_mut(), up.view())?;
+                matmul(exec, gate.view(), products)
+            });
+            self.read(&out)
+        })
+    }
+
+    /// Queries, and the pools of keys and values, after norm and rotation in one launch or in several.
+    pub fn norm_rope_store(
+        &self,
+        [q, k, v]: [&[f32]; 3],
+        norms: &[Vec<f32>; 2],
+        angles: &[f32],
+        (head_dim, n_kv_heads, pairing, dtype): (usize, usize, Pairing, Dtype),
+        is_fused: bool,
+    ) -> [Vec<f32>; 3] {
+        let n_rows = k.len() / (n_kv_heads * head_dim);
+        let [mut q, mut k, v, angles] = [q, k, v, angles].map(|numbers| self.f32s(numbers, numbers.len() / n_rows));
+        let [q_norm, k_norm] = norms.each_ref().map(|norm| self.f32s(norm, head_dim));
+        let shape = [3 * n_kv_heads, KV_BLOCK * head_dim];
+        let zeros = vec![0; dtype.row_bytes(shape[1]).unwrap() * shape[0]];
+        let [mut k_pool, mut v_pool] = [(); 2].map(|()| self.tensor(dtype, shape, &zeros));
+        let slots: Vec<u32> = (0..n_rows as u32).map(|row| row * 17 % (3 * KV_BLOCK as u32)).collect();
+        let on_device = self.queue.buffer_from(&slots).unwrap();
+        let norms = HeadNorms { q: q_norm.view(), k: k_norm.view(), eps: 1e-6 };
+        self.run(None, |exec| {
+            if !is_fused {
+                let [q, k] = [&mut q.view_mut(), &mut k.view_mut()];
+                norm_both_heads(exec, [q, k], [norms.q, norms.k], NormKind::Rms, norms.eps)?;
+            }
+            let (q, k, v, angles) = (q.view_mut(), k.view_mut(), v.view(), angles.view());
+            let projected = Projected { q, k, v, angles, head_dim, pairing, norms: is_fused.then_some(norms) };
+            let slots = Indices { host: &slots, device: Some(on_device.all()) };
+            rope_store(exec, projected, slots, &mut k_pool.view_mut(), &mut v_pool.view_mut())
+        });
+        let stored = |pool: &Tensor| {
+            let Place::Device(bytes) = pool.view().place else { unreachable!("carved on the device") };
+            let bytes: Vec<u8> = self.queue.read(bytes).unwrap();
+            let mut numbers = vec![0.0; shape[0] * shape[1]];
+            ops::quant::dequantize(dtype, &bytes, &mut numbers);
+            numbers
+        };
+        [self.read(&q), stored(&k_pool), stored(&v_pool)]
     }
 
     pub fn rope(

@@ -5,6 +5,7 @@ mod attention;
 mod card;
 mod choose;
 mod families;
+mod fused;
 mod groups;
 mod invariant;
 mod low_rank;
