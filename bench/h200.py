@@ -137,7 +137,7 @@ def deep_prompt(m: Machine) -> dict:
 def mixture(m: Machine) -> dict:
     p, d = m.small(2048, 32), m.small(512, 16)
     points = f"1@{d},8@{d},32@{d}"
-    return {"roci": m.bench("qwen3-30b-a3b", "Q4_K_M", ["-p", p, "-n", m.small(64, 4), "-d", d, "--points", points], layers=12),
+    return {"roci": m.bench("qwen3-30b-a3b", "Q4_K_M", ["-p", p, "-n", m.small(64, 4), "--points", points], layers=12),
             "llama.cpp": m.peer_bench("qwen3-30b-a3b", "Q4_K_M", p, m.small(64, 4), d, layers=12)}
 
 
