@@ -104,8 +104,9 @@ impl Speculate {
 pub(crate) struct Speculation {
     pub drafter: Option<Box<dyn Drafter>>,
     pub drafting: Drafting,
-    /// Main memory that the drafter will take and that the system still counts as available: its weights are in memory by
-    /// now, but what it works in and its keys and values are taken when they are first used.
+    /// Memory that the drafter will take and that the system still counts as available. Of a draft model, that is main memory:
+    /// its weights are there by now, but what it works in and its keys and values are taken when they are first used. A
+    /// drafter that becomes part of the model has not taken anything yet, on any device.
     pub beside_bytes: u64,
     /// A drafter that becomes part of the model, once that is loaded.
     assistant: Option<Assistant>,

@@ -160,6 +160,10 @@ fn drafts_equal_transformers() {
             for (form, target, drafter) in pairs(name) {
                 // llama.cpp's converter drops the clusters.
                 let is_plain = form == "GGUF";
+                // Of each pair one form is enough where it takes long: with clusters, and without.
+                if device != DeviceChoice::Cpu && is_plain == (name == "gemma4") {
+                    continue;
+                }
                 let mut model = load(&target, &drafter, device, 0);
                 let what = format!("{name} {form} on {}", model.device());
                 let lengths = golden.lengths.iter().enumerate();
@@ -206,23 +210,25 @@ fn engine(target: &Checkpoint, drafter: Option<&Checkpoint>, device: DeviceChoic
 #[test]
 fn answers_are_those_without() {
     for device in devices() {
-        for name in NAMES {
-            let golden = golden(name);
-            let prompts: Vec<Vec<TokenId>> =
-                (0..3).map(|i| golden.tokens[i..20 + 9 * i].iter().map(|&token| TokenId(token)).collect()).collect();
+        let is_slow = device != DeviceChoice::Cpu;
+        for name in if is_slow { &NAMES[..1] } else { &NAMES } {
+            let (golden, n_answer) = (golden(name), if is_slow { 8 } else { 40 });
+            let prompts: Vec<Vec<TokenId>> = (0..if is_slow { 1 } else { 3 })
+                .map(|i| golden.tokens[i..20 + 9 * i].iter().map(|&token| TokenId(token)).collect())
+                .collect();
             let answers = |handle: &Handle| -> Vec<Vec<TokenId>> {
                 let twice = prompts.iter().chain(&prompts);
-                let submits = twice.map(|it| Submit::new(handle.next_request_id(), it.clone(), 40));
+                let submits = twice.map(|it| Submit::new(handle.next_request_id(), it.clone(), n_answer));
                 let events: Vec<_> = submits.map(|submit| handle.submit(submit).unwrap()).collect();
                 events.into_iter().map(|events| collect(events).0).collect()
             };
             let (form, target, drafter) = pairs(name).remove(0);
             let expected = answers(&engine(&target, None, device, (60, 0)));
-            for sizes in [(60, 0), (60, 20), (12, 12)] {
+            for sizes in if is_slow { vec![(60, 20)] } else { vec![(60, 0), (60, 20), (12, 12)] } {
                 let handle = engine(&target, Some(&drafter), device, sizes);
                 assert_eq!(answers(&handle), expected, "{name} {form} on {device:?} with {sizes:?}");
                 let drafted = handle.stats().unwrap().drafted;
-                assert!(drafted.n_tokens > 100, "{name} {form} {sizes:?}: {drafted:?}");
+                assert!(drafted.n_tokens > 2 * n_answer as u64, "{name} {form} {sizes:?}: {drafted:?}");
                 handle.shutdown();
             }
         }

@@ -6,17 +6,18 @@ use std::rc::Rc;
 
 use gpu::{Blas, Cache, Device, Number, ProductTypes, Queue};
 use ops::{
-    Activation, Arena, AttentionChip, AttentionPlan, DESCRIBED_WORDS, DeviceSpans, Exec, ExpertLeft, ExpertMatrices,
-    ExpertPairs, ExpertProduct, Gpu, HeadNorms, Heads, IndexQueries, Indices, KV_BLOCK, Kernels, Kv, Layout, LowRank,
-    LowRankProduct, Mode, NormKind, Numerics, Pairing, Place, PlaceMut, Product, Projected, QuerySpan, Routing,
-    Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace, add_rmsnorm, adjust, attention_with,
-    choose_experts, choose_tokens, chosen_words, describe, embed, expert_matmul, feed, gather_rows, glu, glu_matmul,
-    grouped_experts, hadamard, kv_store, layernorm, low_rank, low_rank_experts, matmul, norm_both_heads, pack,
-    packed_on_device, rmsnorm, rope, rope_store, sample, scatter_rows, store_index_keys, sum_experts, swiglu,
-    take_rows,
+    Activation, Arena, AttentionChip, AttentionPlan, ClusterRoom, Clusters, DESCRIBED_WORDS, DeviceSpans, Exec,
+    ExpertLeft, ExpertMatrices, ExpertPairs, ExpertProduct, Gpu, HeadNorms, Heads, IndexQueries, Indices, KV_BLOCK,
+    Kernels, Kv, Layout, LowRank, LowRankProduct, Mode, NormKind, Numerics, Pairing, Place, PlaceMut, Product,
+    Projected, QuerySpan, Routing, Shaping, Spans, StateSpan, StateSpans, Tensor, View, ViewMut, Workspace,
+    add_rmsnorm, adjust, attention_with, choose_experts, choose_tokens, chosen_words, cluster_logits, describe, embed,
+    expert_matmul, feed, gather_rows, glu, glu_matmul, grouped_experts, hadamard, kv_store, layernorm, low_rank,
+    low_rank_experts, matmul, norm_both_heads, pack, packed_on_device, rmsnorm, rope, rope_store, sample, scatter_rows,
+    store_index_keys, sum_experts, swiglu, take_rows,
 };
 use weights::Dtype;
 
+use crate::clusters::ClusterCase;
 use crate::recurrent::Scan;
 
 pub struct Card {
@@ -237,6 +238,22 @@ impl Card {
         let indices = Indices { host: tokens, device: Some(on_device.all()) };
         self.run(None, |exec| embed(exec, table.view(), indices, &mut out.view_mut()));
         self.read(&out)
+    }
+
+    pub fn cluster_logits(&self, case: &ClusterCase) -> Vec<f32> {
+        let n = case.n_tokens();
+        let table = self.weights(case.dtype, [case.n_vocab, case.n_cols], &case.table);
+        let [x, scores, ordering] =
+            [(&case.x, case.n_cols), (&case.scores, case.n_clusters), (&case.ordering, case.n_vocab)]
+                .map(|(numbers, n_cols)| self.f32s(numbers, n_cols));
+        let blank = |n_rows: usize, n_cols: usize| self.f32s(&vec![f32::NAN; n_rows * n_cols], n_cols);
+        let (mut tokens, mut rows, mut products) = (blank(1, n), blank(n, case.n_cols), blank(1, n));
+        let mut logits = blank(x.shape()[0], case.n_vocab);
+        let (scores, ordering, table) = (scores.view(), ordering.view(), table.view());
+        let clusters = Clusters { scores, ordering, table, n_used: case.n_used };
+        let mut room = ClusterRoom { tokens: tokens.view_mut(), rows: rows.view_mut(), products: products.view_mut() };
+        self.run(None, |exec| cluster_logits(exec, x.view(), clusters, &mut room, &mut logits.view_mut()));
+        self.read(&logits)
     }
 
     pub fn sample(&self, logits: &[f32], n_vocab: usize, words: &[u32]) -> Vec<u32> {

@@ -4,6 +4,7 @@
 mod attention;
 mod card;
 mod choose;
+mod clusters;
 mod families;
 mod fused;
 mod groups;
