@@ -167,7 +167,7 @@ pub struct Helpers {
     /// Proposes tokens.
     pub drafter: Option<Box<dyn Drafter>>,
     /// Keeps what leaves the KV pool.
-    pub store: Option<kept::Store>,
+    pub store: Option<kept::BlockStore>,
 }
 
 /// As [`start`], with everything an engine may have.

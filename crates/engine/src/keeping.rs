@@ -10,7 +10,7 @@ use std::{
 };
 
 use batch::{BLOCK_TOKENS, CacheBytes, CachePlace, CopyTicket};
-use kept::{Entry, SessionFile, SessionWriter, Store};
+use kept::{BlockStore, Entry, SessionFile, SessionWriter};
 
 use crate::{
     engine::Engine,
@@ -24,7 +24,7 @@ const BYTES_AT_ONCE: usize = 64 << 20;
 const TIME_TO_SAVE: Duration = Duration::from_secs(3);
 
 pub(crate) struct Keeper {
-    store: Store,
+    store: BlockStore,
     bytes: CacheBytes,
     /// Blocks of both pools that somebody else has by now, and that no step has overwritten yet.
     leaving: HashMap<CachePlace, Entry>,
@@ -46,12 +46,12 @@ pub(crate) enum Saving {
 }
 
 impl Keeper {
-    pub fn new(store: Store, bytes: CacheBytes) -> Self {
+    pub fn new(store: BlockStore, bytes: CacheBytes) -> Self {
         let (leaving, leaving_states, copies, unsaved) = Default::default();
         Self { store, bytes, leaving, leaving_states, copies, unsaved }
     }
 
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &BlockStore {
         &self.store
     }
 

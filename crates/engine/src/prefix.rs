@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use batch::{AdapterId, BLOCK_TOKENS, BlockId, TokenId};
-use kept::{Entry, Key, Kind};
+use kept::{Entry, KeptKind, PrefixKey};
 
 use crate::draw::mix;
 
@@ -35,17 +35,19 @@ pub struct Chain {
     hash: u64,
     serial: u64,
     n_blocks: usize,
-    key: Key,
+    key: PrefixKey,
 }
 
 impl Chain {
-    pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0, key: Key::ROOT };
+    pub const ROOT: Self = Self { hash: 0, serial: 0, n_blocks: 0, key: PrefixKey::ROOT };
 
     /// Where the sequences of an adapter begin: its keys and values cannot be shared.
     pub fn root(adapter: Option<AdapterId>) -> Self {
         match adapter {
             // Serials of entries count up from 1 and never get this large.
-            Some(AdapterId(id)) => Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0, key: Key::root(adapter) },
+            Some(AdapterId(id)) => {
+                Self { hash: mix(id), serial: id | 1 << 63, n_blocks: 0, key: PrefixKey::root(adapter) }
+            }
             None => Self::ROOT,
         }
     }
@@ -55,7 +57,7 @@ impl Chain {
     }
 
     /// What its last block is kept under.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> PrefixKey {
         self.key
     }
 
@@ -113,7 +115,7 @@ impl PrefixIndex {
     pub fn register(&mut self, chain: Chain, tokens: &[TokenId], block: BlockId) -> (Registered, Chain) {
         let tokens: [TokenId; BLOCK_TOKENS] = tokens.try_into().expect("only full blocks are registered");
         let hash = (self.hash_block)(chain.hash, &tokens);
-        let entry = Entry::after(chain.key, tokens, Kind::Block, chain.n_blocks + 1);
+        let entry = Entry::after(chain.key, tokens, KeptKind::Block, chain.n_blocks + 1);
         let next = |serial| Chain { hash, serial, n_blocks: chain.n_blocks + 1, key: entry.name.key };
         if let Some(entry) = self.entries.get(&hash).filter(|entry| entry.is(chain.serial, &tokens)) {
             return (Registered::Known(entry.block), next(entry.serial));

@@ -347,5 +347,5 @@ impl Stats {
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Kept {
     pub sizes: kept::Sizes,
-    pub counters: kept::Counters,
+    pub counters: kept::StoreCounters,
 }

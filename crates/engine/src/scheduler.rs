@@ -24,7 +24,7 @@ use crate::{
     prefix::{Chain, PrefixIndex},
     sequence::{Rank, SeqId, Sequence, Wanted},
     state_slots::StateSlots,
-    windows::Windows,
+    windows::WindowPool,
 };
 
 pub use keeping::{KeptNames, RestorePlan, Spill};
@@ -51,7 +51,7 @@ pub struct Scheduler {
     /// Of a model with recurrent layers.
     states: StateSlots,
     /// Of a model that keeps the context of layers with a window apart.
-    windows: Option<Windows>,
+    windows: Option<WindowPool>,
     last_attention: Attention,
     n_preemptions: u64,
     n_tokens_cached: u64,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub struct Windows {
+pub struct WindowPool {
     pool: BlockPool,
     /// Tokens that are seen, the token itself included.
     n_tokens: usize,
@@ -96,7 +96,7 @@ pub fn most_seen(n_tokens: usize) -> usize {
     (n_tokens.max(BLOCK_TOKENS + 1) - 1).div_ceil(BLOCK_TOKENS) + 2
 }
 
-impl Windows {
+impl WindowPool {
     /// Beside a KV pool of `n_blocks` blocks.
     pub fn new(limits: WindowLimits, n_blocks: usize) -> Self {
         Self {

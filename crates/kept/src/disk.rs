@@ -27,7 +27,7 @@ pub const MAX_UNWRITTEN_BYTES: usize = 256 << 20;
 const LOCK: &str = "lock";
 
 #[derive(Debug)]
-pub struct Disk {
+pub struct DiskTier {
     folder: PathBuf,
     identity: Identity,
     recency: Recency,
@@ -53,7 +53,7 @@ enum DiskJob {
     Delete(Name),
 }
 
-impl Disk {
+impl DiskTier {
     /// Opens the part of `root` that belongs to this identity. Folders of other identities that nobody uses are removed,
     /// the oldest first, as far as everything together is too large.
     pub fn open(root: &Path, identity: Identity, max_bytes: u64) -> Result<Self> {
@@ -189,7 +189,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for DiskTier {
     /// What was taken in is written.
     fn drop(&mut self) {
         self.jobs = None;

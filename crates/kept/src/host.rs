@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use crate::{Entry, Name, recency::Recency};
 
 #[derive(Debug)]
-pub struct Host {
+pub struct HostTier {
     blocks: HashMap<Name, (Entry, Vec<u8>)>,
     recency: Recency,
     max_bytes: u64,
 }
 
-impl Host {
+impl HostTier {
     pub fn new(max_bytes: u64) -> Self {
         Self { blocks: HashMap::new(), recency: Recency::default(), max_bytes }
     }

@@ -17,7 +17,7 @@ mod store;
 
 pub use disk::MAX_UNWRITTEN_BYTES;
 pub use error::{Error, Result};
-pub use name::{Identity, Key, Kind, Name};
+pub use name::{Identity, KeptKind, Name, PrefixKey};
 pub use record::Entry;
 pub use session::{Session, SessionFile, SessionWriter};
-pub use store::{Counters, Sizes, Store, StoreOptions};
+pub use store::{BlockStore, Sizes, StoreCounters, StoreOptions};

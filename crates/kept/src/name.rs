@@ -8,11 +8,11 @@ use std::fmt;
 
 /// Stands for the tokens of a block and everything before them.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
-pub struct Key(pub [u8; 16]);
+pub struct PrefixKey(pub [u8; 16]);
 
 /// What is kept under a key.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
-pub enum Kind {
+pub enum KeptKind {
     /// Keys and values of one block.
     Block,
     /// The recurrent state after that block.
@@ -24,15 +24,15 @@ pub enum Kind {
 /// A key and what is meant by it.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct Name {
-    pub key: Key,
-    pub kind: Kind,
+    pub key: PrefixKey,
+    pub kind: KeptKind,
 }
 
 /// Which numbers these are: of which weights, in which layout, by which build. Bytes of another identity mean nothing.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Serialize, Deserialize)]
 pub struct Identity(pub [u8; 32]);
 
-impl Key {
+impl PrefixKey {
     /// Before the first block of a text.
     pub const ROOT: Self = Self([0; 16]);
 
@@ -74,7 +74,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for PrefixKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Identity {
     }
 }
 
-impl Kind {
+impl KeptKind {
     pub(crate) fn extension(self) -> &'static str {
         match self {
             Self::Block => "kv",
@@ -105,7 +105,9 @@ impl Name {
     /// `None` for files of others.
     pub(crate) fn of_file(file_name: &str) -> Option<Self> {
         let (hex, extension) = file_name.split_once('.')?;
-        let kind = [Kind::Block, Kind::State, Kind::Window].into_iter().find(|kind| kind.extension() == extension)?;
+        let kind = [KeptKind::Block, KeptKind::State, KeptKind::Window]
+            .into_iter()
+            .find(|kind| kind.extension() == extension)?;
         if hex.len() != 32 || !hex.is_ascii() {
             return None;
         }
@@ -113,7 +115,7 @@ impl Name {
         for (i, byte) in key.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
         }
-        Some(Self { key: Key(key), kind })
+        Some(Self { key: PrefixKey(key), kind })
     }
 }
 
@@ -125,22 +127,22 @@ mod tests {
     fn a_key_stands_for_everything_before_it() {
         let [a, b] = [1, 2].map(|token| vec![TokenId(token); 16]);
         let keys = [
-            Key::ROOT.then(&a).then(&b),
-            Key::ROOT.then(&b).then(&b),
-            Key::ROOT.then(&b),
-            Key::root(Some(AdapterId(7))).then(&b),
-            Key::root(Some(AdapterId(8))).then(&b),
+            PrefixKey::ROOT.then(&a).then(&b),
+            PrefixKey::ROOT.then(&b).then(&b),
+            PrefixKey::ROOT.then(&b),
+            PrefixKey::root(Some(AdapterId(7))).then(&b),
+            PrefixKey::root(Some(AdapterId(8))).then(&b),
         ];
         let distinct: std::collections::HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
         // SHA-256 of 16 zeros and sixteen times 01000000, by coreutils' sha256sum.
-        assert_eq!(Key::ROOT.then(&a).to_string(), "83c3e4fabd8683e4b9ccec2119515f24");
+        assert_eq!(PrefixKey::ROOT.then(&a).to_string(), "83c3e4fabd8683e4b9ccec2119515f24");
     }
 
     #[test]
     fn a_name_survives_as_a_file_name() {
-        for kind in [Kind::Block, Kind::State, Kind::Window] {
-            let name = Name { key: Key::ROOT.then(&[TokenId(3); 16]), kind };
+        for kind in [KeptKind::Block, KeptKind::State, KeptKind::Window] {
+            let name = Name { key: PrefixKey::ROOT.then(&[TokenId(3); 16]), kind };
             assert_eq!(Name::of_file(&name.file_name()), Some(name));
         }
         for other in ["lock", "00.kv", "x.kv", "0000000000000000000000000000000g.kv"] {

@@ -60,11 +60,11 @@ impl Recency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Key, Kind};
+    use crate::{KeptKind, PrefixKey};
 
     #[test]
     fn the_end_of_the_oldest_text_goes_first() {
-        let name = |i: u8| Name { key: Key([i; 16]), kind: Kind::Block };
+        let name = |i: u8| Name { key: PrefixKey([i; 16]), kind: KeptKind::Block };
         let mut recency = Recency::default();
         for (i, when, depth) in [(1, 7, 1), (2, 7, 2), (3, 5, 1), (4, 5, 2)] {
             recency.note(name(i), when, depth, 10);

@@ -6,7 +6,7 @@
 
 use batch::{BLOCK_TOKENS, TokenId};
 
-use crate::{Identity, Key, Kind, Name};
+use crate::{Identity, KeptKind, Name, PrefixKey};
 
 /// Of every file of this crate; the last byte counts layouts.
 pub const MAGIC: [u8; 8] = *b"ROCIKV\0\x01";
@@ -17,7 +17,7 @@ pub const HEADER_BYTES: usize = 8 + 32 + 16 + 16 + 4 * BLOCK_TOKENS + 4 + 4 + 8 
 pub struct Entry {
     pub name: Name,
     /// The key before the block.
-    pub parent: Key,
+    pub parent: PrefixKey,
     /// The block's own.
     pub tokens: [TokenId; BLOCK_TOKENS],
     /// Blocks up to its end.
@@ -26,7 +26,7 @@ pub struct Entry {
 
 impl Entry {
     /// The block with these tokens after `parent`.
-    pub fn after(parent: Key, tokens: [TokenId; BLOCK_TOKENS], kind: Kind, depth: usize) -> Self {
+    pub fn after(parent: PrefixKey, tokens: [TokenId; BLOCK_TOKENS], kind: KeptKind, depth: usize) -> Self {
         Self { name: Name { key: parent.then(&tokens), kind }, parent, tokens, depth: depth as u32 }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn nothing_can_be_changed_unnoticed() {
         let identity = Identity::of([b"model".as_slice()]);
-        let entry = Entry::after(Key::ROOT, [TokenId(5); BLOCK_TOKENS], Kind::Block, 1);
+        let entry = Entry::after(PrefixKey::ROOT, [TokenId(5); BLOCK_TOKENS], KeptKind::Block, 1);
         let bytes: Vec<u8> = (0..100).collect();
         let stored = header(&identity, &entry, &bytes);
         assert!(is_whole(&identity, &entry, &stored, &bytes));

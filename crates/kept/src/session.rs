@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Entry, Error, Identity, Key, Kind, Name, Result,
+    Entry, Error, Identity, KeptKind, Name, PrefixKey, Result,
     record::{self, HEADER_BYTES},
 };
 
@@ -134,11 +134,11 @@ fn find_blocks(file: &mut fs::File, n_file: u64) -> io::Result<HashMap<Name, (u6
     while at + HEADER_BYTES as u64 <= n_file {
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(&mut header)?;
-        let key = Key(header[40..56].try_into().expect("16 bytes"));
+        let key = PrefixKey(header[40..56].try_into().expect("16 bytes"));
         let kind = match header[HEADER_BYTES - 16] {
-            0 => Kind::Block,
-            2 => Kind::Window,
-            _ => Kind::State,
+            0 => KeptKind::Block,
+            2 => KeptKind::Window,
+            _ => KeptKind::State,
         };
         let n_bytes = u64::from_le_bytes(header[HEADER_BYTES - 12..HEADER_BYTES - 4].try_into().expect("8 bytes"));
         if header[..8] != record::MAGIC || n_bytes > n_file - at - HEADER_BYTES as u64 {

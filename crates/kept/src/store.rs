@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Entry, Identity, Kind, Name, Result, Session, disk::Disk, host::Host};
+use crate::{Entry, Identity, KeptKind, Name, Result, Session, disk::DiskTier, host::HostTier};
 
 /// Where blocks may be kept.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct StoreOptions {
 
 /// What a store did since its start.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Counters {
+pub struct StoreCounters {
     /// Blocks and states that went back to the pool, by where they were found.
     pub n_from_host: u64,
     pub n_from_disk: u64,
@@ -33,7 +33,7 @@ pub struct Counters {
     pub n_dropped: u64,
 }
 
-impl Counters {
+impl StoreCounters {
     /// Without what was there before.
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Counters {
     }
 }
 
-impl std::ops::AddAssign for Counters {
+impl std::ops::AddAssign for StoreCounters {
     fn add_assign(&mut self, other: Self) {
         self.n_from_host += other.n_from_host;
         self.n_from_disk += other.n_from_disk;
@@ -66,24 +66,24 @@ pub struct Sizes {
 }
 
 #[derive(Debug)]
-pub struct Store {
-    host: Option<Host>,
-    disk: Option<Disk>,
+pub struct BlockStore {
+    host: Option<HostTier>,
+    disk: Option<DiskTier>,
     session: Option<Session>,
     identity: Identity,
-    counters: Counters,
+    counters: StoreCounters,
     lost: Vec<Name>,
     start: Instant,
 }
 
-impl Store {
+impl BlockStore {
     /// Opens what was asked for, of what belongs to `identity`. What is not available is left out and named in the notes: no
     /// answer depends on it.
     pub fn open(options: &StoreOptions, identity: Identity) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
-        let mut noted = |outcome: Result<Disk>| outcome.map_err(|error| notes.push(error.to_string())).ok();
+        let mut noted = |outcome: Result<DiskTier>| outcome.map_err(|error| notes.push(error.to_string())).ok();
         let wants_disk = options.disk_bytes > 0;
-        let disk = wants_disk.then(|| noted(Disk::open(&options.folder, identity, options.disk_bytes))).flatten();
+        let disk = wants_disk.then(|| noted(DiskTier::open(&options.folder, identity, options.disk_bytes))).flatten();
         let session = match options.session.as_deref().filter(|path| path.exists()).map(Session::open) {
             Some(Ok(session)) if session.identity() == identity => Some(session),
             Some(Ok(session)) => {
@@ -97,8 +97,8 @@ impl Store {
             }
             None => None,
         };
-        let host = (options.host_bytes > 0).then(|| Host::new(options.host_bytes));
-        let (counters, lost, start) = (Counters::default(), Vec::new(), Instant::now());
+        let host = (options.host_bytes > 0).then(|| HostTier::new(options.host_bytes));
+        let (counters, lost, start) = (StoreCounters::default(), Vec::new(), Instant::now());
         (Self { host, disk, session, identity, counters, lost, start }, notes)
     }
 
@@ -108,7 +108,7 @@ impl Store {
 
     /// What was here at the start.
     pub fn names(&self) -> Vec<Name> {
-        let disk = self.disk.iter().flat_map(Disk::names);
+        let disk = self.disk.iter().flat_map(DiskTier::names);
         disk.chain(self.session.iter().flat_map(Session::names)).collect()
     }
 
@@ -169,9 +169,9 @@ impl Store {
     /// The bytes of a block that goes back to the pool; `None`: compute it.
     pub fn take(&mut self, entry: &Entry, n_bytes: usize) -> Option<Vec<u8>> {
         let on_host = self.host.as_mut().and_then(|host| match entry.name.kind {
-            Kind::Block | Kind::Window => host.take(&entry.name),
+            KeptKind::Block | KeptKind::Window => host.take(&entry.name),
             // A sequence changes its state as it runs; the next one starts from here too.
-            Kind::State => host.get(&entry.name).cloned(),
+            KeptKind::State => host.get(&entry.name).cloned(),
         });
         if let Some((_, bytes)) = on_host.filter(|(kept, bytes)| kept == entry && bytes.len() == n_bytes) {
             self.counters.n_from_host += 1;
@@ -198,7 +198,7 @@ impl Store {
 
     /// Names that have gone since the last call. Some of them may still be kept elsewhere.
     pub fn take_lost(&mut self) -> Vec<Name> {
-        let failed = self.disk.as_mut().map(Disk::take_failed).unwrap_or_default();
+        let failed = self.disk.as_mut().map(DiskTier::take_failed).unwrap_or_default();
         let lost: Vec<Name> = std::mem::take(&mut self.lost).into_iter().chain(failed).collect();
         lost.into_iter().filter(|name| !self.contains(name)).collect()
     }
@@ -209,9 +209,9 @@ impl Store {
             || self.session.as_ref().is_some_and(|session| session.contains(name))
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StoreCounters {
         let n_dropped = self.disk.as_ref().map_or(0, |disk| disk.n_dropped);
-        Counters { n_dropped, ..self.counters }
+        StoreCounters { n_dropped, ..self.counters }
     }
 
     pub fn sizes(&self) -> Sizes {

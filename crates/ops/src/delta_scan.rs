@@ -4,13 +4,13 @@
 
 use gpu::{Kernel, Slice, SliceMut};
 
-use crate::cpu::chunk_product::{Rows, add_product};
+use crate::cpu::chunk_product::{RowMatrix, add_product};
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
 use crate::ssm_scan::{softplus, start};
 use crate::state_span::{
-    CHUNK, MIN_CHUNK_SLOTS, Piece, SCAN_COLUMNS, SpanParts, pieces, run_parts, runs_chunks, scan_slots,
+    CHUNK, MIN_CHUNK_SLOTS, SCAN_COLUMNS, SpanParts, SpanPiece, pieces, run_parts, runs_chunks, scan_slots,
 };
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
@@ -231,7 +231,7 @@ impl SpanParts for DeltaHeads<'_> {
         // SAFETY: a slot that is read is written by nobody else.
         unsafe { start(s, &self.state, span, (n_value_heads, head)) };
         let mut work = None;
-        for Piece { rows, is_chunk } in pieces(span, self.runs_chunks) {
+        for SpanPiece { rows, is_chunk } in pieces(span, self.runs_chunks) {
             // SAFETY: the caller's promise; the span has the rows.
             unsafe {
                 if !is_chunk {
@@ -390,13 +390,13 @@ impl DeltaHeads<'_> {
                 }
             }
         }
-        let kq = Rows::dense(kq, key_dim);
+        let kq = RowMatrix::dense(kq, key_dim);
         let products = &mut products[..2 * n * CHUNK];
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(kq, Rows::dense(k_columns, CHUNK), 0.0, products) };
+        unsafe { add_product(kq, RowMatrix::dense(k_columns, CHUNK), 0.0, products) };
         let read = &mut read[..2 * n * value_dim];
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(kq, Rows::dense(s, value_dim), 0.0, read) };
+        unsafe { add_product(kq, RowMatrix::dense(s, value_dim), 0.0, read) };
         let (of_keys, of_queries) = read.split_at_mut(n * value_dim);
         let (key_products, query_products) = products.split_at_mut(n * CHUNK);
         for (i, row) in rows.clone().enumerate() {
@@ -416,13 +416,13 @@ impl DeltaHeads<'_> {
             let error = &mut error[..value_dim];
             let known = &of_keys[i * value_dim..][..value_dim];
             error.iter_mut().zip(v).zip(known).for_each(|((error, v), known)| *error = beta * (v - decay * known));
-            let by_key = Rows { numbers: &by_key, stride: CHUNK, n_rows: 1, n_cols: i };
+            let by_key = RowMatrix { numbers: &by_key, stride: CHUNK, n_rows: 1, n_cols: i };
             // SAFETY: chunks run where the CPU has AVX2 and FMA.
-            unsafe { add_product(by_key, Rows::dense(before, value_dim), 1.0, error) };
+            unsafe { add_product(by_key, RowMatrix::dense(before, value_dim), 1.0, error) };
             of_queries[i * value_dim..][..value_dim].iter_mut().for_each(|read| *read *= decay);
         }
-        let errors = Rows::dense(&errors[..n * value_dim], value_dim);
-        let by_query = Rows { numbers: query_products, stride: CHUNK, n_rows: n, n_cols: n };
+        let errors = RowMatrix::dense(&errors[..n * value_dim], value_dim);
+        let by_query = RowMatrix { numbers: query_products, stride: CHUNK, n_rows: n, n_cols: n };
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
         unsafe { add_product(by_query, errors, 1.0, of_queries) };
         for (row, read) in rows.zip(of_queries.chunks_exact(value_dim)) {
@@ -443,7 +443,7 @@ impl DeltaHeads<'_> {
                 column.iter_mut().zip(&left).for_each(|(k, left)| *k *= left);
             }
         }
-        let k_columns = Rows { numbers: k_columns, stride: CHUNK, n_rows: key_dim, n_cols: n };
+        let k_columns = RowMatrix { numbers: k_columns, stride: CHUNK, n_rows: key_dim, n_cols: n };
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
         unsafe { add_product(k_columns, errors, if BY_CHANNEL { 1.0 } else { exp(log) }, s) };
     }

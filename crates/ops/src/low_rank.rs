@@ -16,8 +16,8 @@ use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, Indices, Isa, Pool, View, ViewMut};
 #[cfg(target_arch = "x86_64")]
 use vectors::x86;
+use vectors::{AdapterNumber, Plain, Vectors};
 pub use vectors::{F24, to_f24};
-use vectors::{Number, Plain, Vectors};
 
 const OP: &str = "low_rank";
 const THREADS: u32 = 256;
@@ -328,7 +328,7 @@ unsafe fn rows_of_one<V: Vectors>(job: &AdapterRows, entry: LowRankEntry, rows: 
 /// # Safety
 /// As [`rows_of_one`].
 #[inline(always)]
-unsafe fn change_rows<T: Number, V: Vectors>(
+unsafe fn change_rows<T: AdapterNumber, V: Vectors>(
     job: &AdapterRows,
     entry: LowRankEntry,
     [a, b]: [&[T]; 2],

@@ -3,12 +3,12 @@
 
 use gpu::{Kernel, Slice, SliceMut};
 
-use crate::cpu::chunk_product::{Rows, add_product};
+use crate::cpu::chunk_product::{RowMatrix, add_product};
 use crate::cpu::exp::exp;
 use crate::gpu::count;
 use crate::gpu::unit::{DefineValues, kernels};
 use crate::state_span::{
-    CHUNK, MIN_CHUNK_SLOTS, Piece, SCAN_COLUMNS, SpanParts, pieces, run_parts, runs_chunks, scan_slots,
+    CHUNK, MIN_CHUNK_SLOTS, SCAN_COLUMNS, SpanParts, SpanPiece, pieces, run_parts, runs_chunks, scan_slots,
 };
 use crate::view::SharedPtr;
 use crate::{Error, Exec, Gpu, StateSpan, StateSpans, View, ViewMut};
@@ -192,7 +192,7 @@ impl SpanParts for SsmHeads<'_> {
         // SAFETY: a slot that is read is written by nobody else; `start` copies also where both are one.
         unsafe { start(h, &self.state, span, (n_heads, head)) };
         let mut work = None;
-        for Piece { rows, is_chunk } in pieces(span, self.runs_chunks) {
+        for SpanPiece { rows, is_chunk } in pieces(span, self.runs_chunks) {
             // SAFETY: the caller's promise; the span has the rows.
             unsafe {
                 match is_chunk {
@@ -271,7 +271,7 @@ impl SsmHeads<'_> {
         let (n, inner, group) = (rows.len(), n_heads * head_dim, head / (n_heads / n_groups));
         let width = inner + 2 * n_groups * state_dim;
         let xbc = &self.xbc[rows.start * width..rows.end * width];
-        let part = |first: usize, n_cols| Rows { numbers: &xbc[first..], stride: width, n_rows: n, n_cols };
+        let part = |first: usize, n_cols| RowMatrix { numbers: &xbc[first..], stride: width, n_rows: n, n_cols };
         let x = part(head * head_dim, head_dim);
         let b = part(inner + group * state_dim, state_dim);
         let c = part(inner + (n_groups + group) * state_dim, state_dim);
@@ -290,9 +290,9 @@ impl SsmHeads<'_> {
         }
         let (products, out) = (&mut products[..n * CHUNK], &mut out[..n * head_dim]);
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(c, Rows::dense(b_columns, CHUNK), 0.0, products) };
+        unsafe { add_product(c, RowMatrix::dense(b_columns, CHUNK), 0.0, products) };
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(c, Rows::dense(h, head_dim), 0.0, out) };
+        unsafe { add_product(c, RowMatrix::dense(h, head_dim), 0.0, out) };
         for (i, products) in products.chunks_exact_mut(CHUNK).enumerate() {
             products.iter_mut().zip(&logs).for_each(|(product, before)| *product *= exp(logs[i] - before));
             let decay = exp(logs[i]);
@@ -301,7 +301,7 @@ impl SsmHeads<'_> {
             products[i + 1..].fill(0.0);
         }
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
-        unsafe { add_product(Rows { numbers: products, stride: CHUNK, n_rows: n, n_cols: n }, x, 1.0, out) };
+        unsafe { add_product(RowMatrix { numbers: products, stride: CHUNK, n_rows: n, n_cols: n }, x, 1.0, out) };
         for (row, found) in rows.zip(out.chunks_exact(head_dim)) {
             // SAFETY: rows of spans are disjoint, and each task has a head of its own.
             unsafe { self.out.slice(row * inner + head * head_dim, head_dim) }.copy_from_slice(found);
@@ -313,7 +313,7 @@ impl SsmHeads<'_> {
         }
         // SAFETY: chunks run where the CPU has AVX2 and FMA.
         unsafe {
-            add_product(Rows { numbers: b_columns, stride: CHUNK, n_rows: state_dim, n_cols: n }, x, exp(log), h)
+            add_product(RowMatrix { numbers: b_columns, stride: CHUNK, n_rows: state_dim, n_cols: n }, x, exp(log), h)
         };
     }
 }

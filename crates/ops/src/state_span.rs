@@ -155,18 +155,18 @@ pub(crate) fn runs_chunks(pool: &Pool) -> bool {
 /// The rows of a span in pieces: chunks while at least [`MIN_CHUNK`] rows are left and recurrences run by chunks, then the
 /// rest.
 #[inline(always)]
-pub(crate) fn pieces(span: &StateSpan, runs_chunks: bool) -> impl Iterator<Item = Piece> {
+pub(crate) fn pieces(span: &StateSpan, runs_chunks: bool) -> impl Iterator<Item = SpanPiece> {
     let (mut first, end) = (span.first_row, span.first_row + span.n_rows);
     std::iter::from_fn(move || {
         let is_chunk = runs_chunks && end - first >= MIN_CHUNK;
         let rows = first..if is_chunk { end.min(first + CHUNK) } else { end };
         first = rows.end;
-        (!rows.is_empty()).then_some(Piece { rows, is_chunk })
+        (!rows.is_empty()).then_some(SpanPiece { rows, is_chunk })
     })
 }
 
 /// Some rows of a span, which pass a recurrence as matrices or token by token.
-pub(crate) struct Piece {
+pub(crate) struct SpanPiece {
     pub rows: Range<usize>,
     pub is_chunk: bool,
 }

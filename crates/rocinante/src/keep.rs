@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use ::model::{KvType, Model as LoadedModel};
-use kept::{Identity, Store, StoreOptions};
+use kept::{BlockStore, Identity, StoreOptions};
 use serde::{Deserialize, Serialize};
 use weights::Checkpoint;
 
@@ -76,14 +76,14 @@ pub(crate) fn open(
     options: &Options,
     plan: &LoadPlan,
     model: &LoadedModel,
-) -> (Option<Store>, Vec<String>) {
+) -> (Option<BlockStore>, Vec<String>) {
     let keep = &options.keep;
     if keep.is_off() {
         return (None, Vec::new());
     }
     let Keep { host_bytes, disk_bytes, session, .. } = keep.clone();
     let store_options = StoreOptions { host_bytes, disk_bytes, folder: keep.folder(), session };
-    let (store, notes) = Store::open(&store_options, identity(checkpoint, plan, model));
+    let (store, notes) = BlockStore::open(&store_options, identity(checkpoint, plan, model));
     (Some(store), notes)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Plamo {
 
 /// The best way to cut the text from some byte on.
 #[derive(Copy, Clone)]
-struct Best {
+struct BestRest {
     cost: i64,
     end: usize,
     token: Option<u32>,
@@ -53,11 +53,11 @@ impl EncodeText for Plamo {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         // A byte order mark is no text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut best = vec![Best { cost: 0, end: 0, token: None }; text.len() + 1];
+        let mut best = vec![BestRest { cost: 0, end: 0, token: None }; text.len() + 1];
         let mut found: Vec<(usize, u32)> = Vec::new();
         for (start, c) in text.char_indices().rev() {
             let after = start + c.len_utf8();
-            let mut here = Best { cost: best[after].cost.saturating_add(UNKNOWN_COST), end: after, token: None };
+            let mut here = BestRest { cost: best[after].cost.saturating_add(UNKNOWN_COST), end: after, token: None };
             found.clear();
             found.extend(self.prefixes.of(&text.as_bytes()[start..]));
             // Of equal ones the longest.
@@ -65,14 +65,14 @@ impl EncodeText for Plamo {
                 let end = start + n_bytes;
                 let cost = best[end].cost.saturating_add(self.costs[id as usize]);
                 if cost < here.cost || i == 0 && cost == here.cost {
-                    here = Best { cost, end, token: Some(id) };
+                    here = BestRest { cost, end, token: Some(id) };
                 }
             }
             best[start] = here;
         }
         let mut at = 0;
         while at < text.len() {
-            let Best { end, token, .. } = best[at];
+            let BestRest { end, token, .. } = best[at];
             match token {
                 Some(id) => out.push(id),
                 None => out.extend(text.as_bytes()[at..end].iter().filter_map(|byte| self.bytes[usize::from(*byte)])),

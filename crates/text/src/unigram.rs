@@ -29,7 +29,7 @@ pub(crate) struct Unigram {
 
 /// The best way to cut the text up to some byte.
 #[derive(Copy, Clone)]
-struct Best {
+struct BestPrefix {
     score: f64,
     start: usize,
     token: Option<u32>,
@@ -93,14 +93,14 @@ impl Unigram {
 impl EncodeText for Unigram {
     fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = self.normalize(text);
-        let none = Best { score: f64::NEG_INFINITY, start: 0, token: None };
+        let none = BestPrefix { score: f64::NEG_INFINITY, start: 0, token: None };
         let mut best = vec![none; text.len() + 1];
         best[0].score = 0.0;
         for (start, c) in text.char_indices() {
             let so_far = best[start].score;
             let mut offer = |end: usize, score: f64, token: Option<u32>| {
                 if score > best[end].score {
-                    best[end] = Best { score, start, token };
+                    best[end] = BestPrefix { score, start, token };
                 }
             };
             let mut has_char = false;
@@ -115,7 +115,7 @@ impl EncodeText for Unigram {
         let first = out.len();
         let (mut end, mut was_unknown) = (text.len(), false);
         while end > 0 {
-            let Best { start, token, .. } = best[end];
+            let BestPrefix { start, token, .. } = best[end];
             // A run of unknown characters is one unknown token.
             match token {
                 Some(id) => out.push(id),

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use batch::{AdapterId, BLOCK_TOKENS, BlockId, CachePlace, StateId, TokenId};
-use kept::{Entry, Key, Kind, Name};
+use kept::{Entry, KeptKind, Name, PrefixKey};
 
 use super::{Scheduler, windowing::window_of};
 use crate::{
@@ -61,8 +61,8 @@ impl KeptNames {
 /// The full blocks of a text in order, without looking whether anybody has them.
 fn entries(adapter: Option<AdapterId>, tokens: &[TokenId]) -> impl Iterator<Item = Entry> {
     let blocks = tokens.as_chunks::<BLOCK_TOKENS>().0.iter().enumerate();
-    blocks.scan(Key::root(adapter), |parent, (idx, tokens)| {
-        let entry = Entry::after(*parent, *tokens, Kind::Block, idx + 1);
+    blocks.scan(PrefixKey::root(adapter), |parent, (idx, tokens)| {
+        let entry = Entry::after(*parent, *tokens, KeptKind::Block, idx + 1);
         *parent = entry.name.key;
         Some(entry)
     })
@@ -70,7 +70,7 @@ fn entries(adapter: Option<AdapterId>, tokens: &[TokenId]) -> impl Iterator<Item
 
 /// The state at the end of a block.
 fn state_of(entry: Entry) -> Entry {
-    Entry { name: Name { kind: Kind::State, ..entry.name }, ..entry }
+    Entry { name: Name { kind: KeptKind::State, ..entry.name }, ..entry }
 }
 
 impl Scheduler {
@@ -109,7 +109,7 @@ impl Scheduler {
         let mut key = chain.key();
         let more = tokens.as_chunks::<BLOCK_TOKENS>().0.iter().take(max_blocks - n_found).take_while(|tokens| {
             key = key.then(*tokens);
-            has(Name { key, kind: Kind::Block })
+            has(Name { key, kind: KeptKind::Block })
         });
         let n_blocks = n_found + more.count();
         (blocks, chain, (n_blocks > n_found).then_some(Restore { n_blocks, has_state: false }))
@@ -221,7 +221,7 @@ impl Scheduler {
         let all = seq.tokens.as_chunks::<BLOCK_TOKENS>().0;
         let end = restore.n_blocks.min(first + max_blocks.max(1));
         let entry = |idx: usize| {
-            let entry = Entry::after(key, all[idx], Kind::Block, idx + 1);
+            let entry = Entry::after(key, all[idx], KeptKind::Block, idx + 1);
             key = entry.name.key;
             (seq.blocks[idx], entry)
         };

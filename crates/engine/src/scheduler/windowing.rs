@@ -2,28 +2,28 @@
 //! of it, what a step takes, and what a sequence gives back when its window has moved on.
 
 use batch::{Attention, BLOCK_TOKENS, BlockId, CachePlace, WindowLimits};
-use kept::{Entry, Kind, Name};
+use kept::{Entry, KeptKind, Name};
 
 use super::{KeptNames, Reuse, Scheduler};
 use crate::{
     prefix::PrefixIndex,
     sequence::Sequence,
-    windows::{EvictedWindow, Windows},
+    windows::{EvictedWindow, WindowPool},
 };
 
 /// The same block in layers with a window.
 pub(super) fn window_of(entry: Entry) -> Entry {
-    Entry { name: Name { kind: Kind::Window, ..entry.name }, ..entry }
+    Entry { name: Name { kind: KeptKind::Window, ..entry.name }, ..entry }
 }
 
 impl Scheduler {
     /// For a model that keeps the context of its layers with a window in a pool of their own.
     pub fn with_windows(mut self, limits: Option<WindowLimits>) -> Self {
-        self.windows = limits.map(|limits| Windows::new(limits, self.limits.n_blocks));
+        self.windows = limits.map(|limits| WindowPool::new(limits, self.limits.n_blocks));
         self
     }
 
-    pub fn windows(&self) -> Option<&Windows> {
+    pub fn windows(&self) -> Option<&WindowPool> {
         self.windows.as_ref()
     }
 

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use batch::TokenId;
 use engine::{EngineOptions, Handle, Helpers, RequestId, Sampling, SessionFile, Submit, Usage, draw};
-use kept::{Identity, Session, Store, StoreOptions};
+use kept::{BlockStore, Identity, Session, StoreOptions};
 
 use crate::{
     generation::collect,
@@ -19,7 +19,7 @@ fn identity() -> Identity {
 }
 
 fn start(toy: Toy, options: &StoreOptions) -> (Handle, Vec<String>) {
-    let (store, notes) = Store::open(options, identity());
+    let (store, notes) = BlockStore::open(options, identity());
     let helpers = Helpers { store: Some(store), ..Helpers::default() };
     (engine::start_helped(toy, EngineOptions::default(), helpers), notes)
 }
@@ -121,12 +121,12 @@ fn broken_files_are_noticed_and_computed_again() {
         let (handle, _) = start(Toy::new(8), &on_disk(folder.path()));
         ask(&handle, 0, &prompt);
         handle.shutdown();
-        let (store, _) = Store::open(&on_disk(folder.path()), identity());
+        let (store, _) = BlockStore::open(&on_disk(folder.path()), identity());
         let mut name = None;
-        let mut parent = kept::Key::ROOT;
+        let mut parent = kept::PrefixKey::ROOT;
         for block in prompt.chunks_exact(16).take(4) {
             parent = parent.then(block);
-            name = Some(kept::Name { key: parent, kind: kept::Kind::Block });
+            name = Some(kept::Name { key: parent, kind: kept::KeptKind::Block });
         }
         assert!(store.contains(&name.unwrap()));
         drop(store);
@@ -161,7 +161,7 @@ fn a_session_goes_on_in_another_engine() {
     assert_eq!((notes, ask(&handle, 0, &prompt).n_cached_prompt), (vec![], 96));
     assert_eq!(handle.stats().unwrap().kept.counters.n_from_session, 6);
     // Another model's engine computes.
-    let (store, notes) = Store::open(&options, Identity::of([b"other".as_slice()]));
+    let (store, notes) = BlockStore::open(&options, Identity::of([b"other".as_slice()]));
     assert!(notes[0].contains("another model, build or device"), "{notes:?}");
     assert_eq!(store.names(), []);
     // A cut one is refused by name.

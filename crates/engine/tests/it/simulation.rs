@@ -9,7 +9,7 @@ use engine::{
     KvEvent, Pooling, Reuse, draw,
     scheduler::{AGING_TURNS, Arrival, Refused, ScheduleLimits, Scheduler, StepPlan},
     sequence::{SeqId, Sequence, Wanted},
-    windows::Windows,
+    windows::WindowPool,
 };
 
 struct Random {
@@ -392,7 +392,7 @@ fn play(mut sim: Simulation, n_steps: usize) -> Simulation {
     }
     assert!(sim.scheduler.is_idle());
     assert_eq!(sim.scheduler.pool().n_available(), sim.scheduler.limits().n_blocks);
-    assert_eq!(sim.scheduler.windows().map_or(0, Windows::n_committed), 0);
+    assert_eq!(sim.scheduler.windows().map_or(0, WindowPool::n_committed), 0);
     sim
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use batch::TokenId;
 use engine::{EngineOptions, Handle, Helpers, RequestId, Sampling, SessionFile, Submit, Usage, draw};
-use kept::{Identity, Store, StoreOptions};
+use kept::{BlockStore, Identity, StoreOptions};
 
 use crate::{
     generation::collect,
@@ -17,7 +17,7 @@ fn start(toy: Toy) -> Handle {
 }
 
 fn start_kept(toy: Toy, options: &StoreOptions) -> Handle {
-    let (store, notes) = Store::open(options, Identity::of([b"toy".as_slice()]));
+    let (store, notes) = BlockStore::open(options, Identity::of([b"toy".as_slice()]));
     assert_eq!(notes, Vec::<String>::new());
     engine::start_helped(toy, EngineOptions::default(), Helpers { store: Some(store), ..Helpers::default() })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use batch::CachePlace;
 use engine::{EngineOptions, Event, Handle, Helpers, Submit};
-use kept::{Identity, SessionFile, Store, StoreOptions};
+use kept::{BlockStore, Identity, SessionFile, StoreOptions};
 use model::{
     Batch, BlockId, Config, DeviceChoice, KvType, LoadOptions, Model, SeqState, StateId, TokenId, missing_on_device,
 };
@@ -106,7 +106,7 @@ fn engine(checkpoint: &Checkpoint, device: DeviceChoice, n_blocks: usize, kept: 
     let options =
         LoadOptions { device, n_blocks, n_states: 6, max_batch_tokens: 64, n_threads: 2, ..LoadOptions::default() };
     let model = Model::load(checkpoint, options).unwrap();
-    let (store, notes) = Store::open(kept, Identity::of([b"this model".as_slice()]));
+    let (store, notes) = BlockStore::open(kept, Identity::of([b"this model".as_slice()]));
     assert_eq!(notes, Vec::<String>::new());
     // Prompts end their steps where a state is kept.
     let options = EngineOptions { prefill_chunk: 64, ..EngineOptions::default() };

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use engine::{EngineOptions, Event, Handle, Helpers, Lookup, Submit};
-use kept::{Identity, Store, StoreOptions};
+use kept::{BlockStore, Identity, StoreOptions};
 use model::{Batch, BlockId, Config, DeviceChoice, KvType, LoadOptions, Model, Numerics, TokenId, missing_on_device};
 use weights::Checkpoint;
 
@@ -95,7 +95,7 @@ fn engine(
     let numerics = Numerics::RowInvariant;
     let sizes = LoadOptions { n_blocks, n_window_blocks, max_batch_tokens: 64, n_threads: 2, ..LoadOptions::default() };
     let model = Model::load(checkpoint, LoadOptions { device, numerics, ..sizes }).unwrap();
-    let (store, notes) = Store::open(kept, Identity::of([b"this model".as_slice()]));
+    let (store, notes) = BlockStore::open(kept, Identity::of([b"this model".as_slice()]));
     assert_eq!(notes, Vec::<String>::new());
     let options = EngineOptions { prefill_chunk: 24, max_batch_tokens: 64, ..EngineOptions::default() };
     let drafter = drafts.then(|| Box::new(Lookup::default()) as Box<dyn engine::Drafter>);

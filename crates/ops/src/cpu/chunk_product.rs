@@ -15,14 +15,14 @@ const ROWS: usize = 6;
 
 /// A matrix in row order; rows begin `stride` numbers apart.
 #[derive(Copy, Clone)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowMatrix<'a> {
     pub numbers: &'a [f32],
     pub stride: usize,
     pub n_rows: usize,
     pub n_cols: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowMatrix<'a> {
     /// Rows without gaps.
     #[inline(always)]
     pub fn dense(numbers: &'a [f32], n_cols: usize) -> Self {
@@ -42,7 +42,7 @@ impl<'a> Rows<'a> {
 /// # Safety
 /// On x86-64 the CPU has AVX2 and FMA.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
-pub(crate) unsafe fn add_product(x: Rows, s: Rows, scale: f32, out: &mut [f32]) {
+pub(crate) unsafe fn add_product(x: RowMatrix, s: RowMatrix, scale: f32, out: &mut [f32]) {
     let n_cols = s.n_cols;
     assert!(x.is_whole() && s.is_whole() && x.n_cols == s.n_rows && x.n_rows * n_cols <= out.len(), "factors fit");
     #[cfg(target_arch = "x86_64")]
@@ -81,7 +81,7 @@ pub(crate) unsafe fn add_product(x: Rows, s: Rows, scale: f32, out: &mut [f32]) 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn tile<const N: usize>(x: Rows, s: Rows, scale: f32, (row, col): (usize, usize), out: &mut [f32]) {
+unsafe fn tile<const N: usize>(x: RowMatrix, s: RowMatrix, scale: f32, (row, col): (usize, usize), out: &mut [f32]) {
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
     let of_rows = x.numbers[row * x.stride..].as_ptr();
     for d in 0..x.n_cols {

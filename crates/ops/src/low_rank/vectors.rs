@@ -21,13 +21,13 @@ pub fn to_f24(x: f32) -> F24 {
 pub trait Vectors {
     /// # Safety
     /// The CPU has the instructions; both are of one length.
-    unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32;
+    unsafe fn dot<T: AdapterNumber>(a: &[T], x: &[f32]) -> f32;
 
     /// Adds rows of `B`, each times its factor.
     ///
     /// # Safety
     /// The CPU has the instructions; all are of one length.
-    unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]);
+    unsafe fn add_rows<T: AdapterNumber, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]);
 }
 
 /// What any CPU has.
@@ -35,7 +35,7 @@ pub struct Plain;
 
 impl Vectors for Plain {
     #[inline(always)]
-    unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+    unsafe fn dot<T: AdapterNumber>(a: &[T], x: &[f32]) -> f32 {
         let mut sums = [0.0_f32; LANES];
         let (wholes, rest) = a.as_chunks::<LANES>();
         let (x_wholes, x_rest) = x.as_chunks::<LANES>();
@@ -49,14 +49,14 @@ impl Vectors for Plain {
     }
 
     #[inline(always)]
-    unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+    unsafe fn add_rows<T: AdapterNumber, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
         for (b, factor) in b.into_iter().zip(factors) {
             out.iter_mut().zip(b).for_each(|(out, b)| *out += factor * b.widened());
         }
     }
 }
 
-pub trait Number: Copy {
+pub trait AdapterNumber: Copy {
     fn widened(self) -> f32;
 
     /// Eight numbers.
@@ -74,7 +74,7 @@ pub trait Number: Copy {
     unsafe fn sixteen(from: *const Self) -> std::arch::x86_64::__m512;
 }
 
-impl Number for f32 {
+impl AdapterNumber for f32 {
     #[inline(always)]
     fn widened(self) -> f32 {
         self
@@ -95,7 +95,7 @@ impl Number for f32 {
     }
 }
 
-impl Number for f16 {
+impl AdapterNumber for f16 {
     /// For finite numbers, in steps that compilers make vectors of: the exponent's bias is made up for by a product, which is
     /// exact for subnormal numbers too.
     #[inline(always)]
@@ -122,7 +122,7 @@ impl Number for f16 {
     }
 }
 
-impl Number for F24 {
+impl AdapterNumber for F24 {
     #[inline(always)]
     fn widened(self) -> f32 {
         let [low, middle, high] = self;
@@ -167,7 +167,7 @@ pub mod x86 {
         _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
-    use super::{Number, Plain, Vectors};
+    use super::{AdapterNumber, Plain, Vectors};
 
     /// AVX2, FMA and F16C.
     pub struct Avx2;
@@ -191,7 +191,7 @@ pub mod x86 {
 
     impl Vectors for Avx2 {
         #[inline(always)]
-        unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+        unsafe fn dot<T: AdapterNumber>(a: &[T], x: &[f32]) -> f32 {
             let n = a.len() / (8 * STEP) * (8 * STEP);
             // SAFETY: the vectors lie below `n`; the CPU has AVX2 and FMA.
             let sum = unsafe {
@@ -213,7 +213,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+        unsafe fn add_rows<T: AdapterNumber, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
             let n = out.len() / 8 * 8;
             // SAFETY: the vectors lie below `n`, and all are of one length; the CPU has AVX2 and FMA.
             unsafe {
@@ -233,7 +233,7 @@ pub mod x86 {
 
     impl Vectors for Avx512 {
         #[inline(always)]
-        unsafe fn dot<T: Number>(a: &[T], x: &[f32]) -> f32 {
+        unsafe fn dot<T: AdapterNumber>(a: &[T], x: &[f32]) -> f32 {
             let n = a.len() / (16 * STEP) * (16 * STEP);
             // SAFETY: the vectors lie below `n`; the CPU has AVX-512F.
             let sum = unsafe {
@@ -253,7 +253,7 @@ pub mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn add_rows<T: Number, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
+        unsafe fn add_rows<T: AdapterNumber, const N: usize>(out: &mut [f32], b: [&[T]; N], factors: [f32; N]) {
             let n = out.len() / 16 * 16;
             // SAFETY: the vectors lie below `n`, and all are of one length; the CPU has AVX-512F.
             unsafe {

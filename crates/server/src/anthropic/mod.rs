@@ -71,11 +71,11 @@ pub struct Thinking {
 #[derive(Clone, Debug, Deserialize)]
 pub struct OutputConfig {
     #[serde(default)]
-    pub format: Option<OutputFormat>,
+    pub format: Option<AnthropicOutputFormat>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct OutputFormat {
+pub struct AnthropicOutputFormat {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]
