@@ -12,7 +12,7 @@ pub const MAX_DRAFT: usize = 16;
 pub trait Drafter: Send {
     /// A draft for each of these sequences, in the same order; an empty one where there is nothing to say. `model` is the
     /// one that they are drafted for.
-    fn draft(&mut self, asks: &[DraftAsk], model: &mut dyn Forward) -> Vec<Draft>;
+    fn draft(&mut self, requests: &[DraftRequest], model: &mut dyn Forward) -> Vec<Draft>;
 
     /// Nothing will be asked about this sequence again.
     fn end(&mut self, seq: SeqId);
@@ -21,19 +21,19 @@ pub trait Drafter: Send {
     /// used, and judged by what came instead.
     fn is_free(&self) -> bool;
 
-    /// Whether it wants to [hear](Self::hear) what the model makes of tokens.
+    /// Whether it wants to [observe](Self::observe) what the model makes of tokens.
     fn reads_hidden(&self) -> bool {
         false
     }
 
     /// The hidden states of a sequence's tokens from index `first` on, as the model computes them. Some may be left out, and
     /// some come again.
-    fn hear(&mut self, _seq: SeqId, _first: usize, _hidden: &[f32]) {}
+    fn observe(&mut self, _seq: SeqId, _first: usize, _hidden: &[f32]) {}
 }
 
 /// What a drafter is told about a sequence.
 #[derive(Copy, Clone, Debug)]
-pub struct DraftAsk<'a> {
+pub struct DraftRequest<'a> {
     pub seq: SeqId,
     /// Prompt and answer so far.
     pub tokens: &'a [TokenId],
@@ -55,19 +55,19 @@ pub struct DraftAsk<'a> {
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub struct Draft {
     pub tokens: Vec<TokenId>,
-    pub basis: Basis,
+    pub source: DraftSource,
 }
 
 /// What a draft rests on. Drafts of one kind are expected to be as good as those before.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Basis {
+pub enum DraftSource {
     /// So many tokens before it agree with a place in the text, which the draft copies.
     Match(usize),
     /// A model's guess.
     Model,
 }
 
-impl Default for Basis {
+impl Default for DraftSource {
     fn default() -> Self {
         Self::Match(0)
     }

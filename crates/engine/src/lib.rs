@@ -31,7 +31,7 @@ mod validate;
 pub mod windows;
 
 pub use batch::{AdapterId, AdapterSource, Capacity, Embeds, Forward, Rows, StepError, Ticket};
-pub use drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT};
+pub use drafter::{Draft, DraftRequest, DraftSource, Drafter, MAX_DRAFT};
 pub use engine::{Engine, EngineOptions, ReplyTo};
 pub use error::{Error, Result};
 pub use handle::{

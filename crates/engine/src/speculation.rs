@@ -5,11 +5,11 @@
 //! A draft must follow tokens that the host knows. Where steps overlap, a sequence whose drafts look promising is
 //! therefore not fed on the device: it waits for its tokens, and the others continue.
 
+mod acceptance;
 mod assistant;
 mod costs;
 mod draft_model;
 mod lookup;
-mod luck;
 mod next_token;
 
 use std::{
@@ -19,13 +19,13 @@ use std::{
 
 use batch::{BlockId, Forward, TokenId};
 
-pub use self::{assistant::AssistantDrafter, draft_model::DraftModel, lookup::Lookup, next_token::NextToken};
 use self::{
+    acceptance::{AcceptanceStats, ExpectedGain, RejectionCost},
     costs::StepCosts,
-    luck::{Luck, Outlook, Wrong},
 };
+pub use self::{assistant::AssistantDrafter, draft_model::DraftModel, lookup::Lookup, next_token::NextToken};
 use crate::{
-    drafter::{Basis, Draft, DraftAsk, Drafter, MAX_DRAFT},
+    drafter::{Draft, DraftRequest, DraftSource, Drafter, MAX_DRAFT},
     engine::Engine,
     request::{ActiveRequest, Generate, Job},
     rows::ChunkRows,
@@ -65,8 +65,8 @@ pub enum DraftLength {
 pub(crate) struct Speculator {
     drafter: Box<dyn Drafter>,
     drafting: Drafting,
-    wrong: Wrong,
-    seqs: HashMap<SeqId, Attempts>,
+    wrong: RejectionCost,
+    seqs: HashMap<SeqId, DraftHistory>,
     costs: StepCosts,
     /// When the last step was done, if the engine has not slept since.
     last_done: Option<Instant>,
@@ -74,8 +74,8 @@ pub(crate) struct Speculator {
 
 /// What is known of one sequence's drafts.
 #[derive(Debug)]
-struct Attempts {
-    luck: Luck,
+struct DraftHistory {
+    stats: AcceptanceStats,
     /// The latest draft, used or not, and the index of the token that it begins with.
     latest: Option<(usize, Draft)>,
     /// A drafter that costs something is asked again when so many tokens are there.
@@ -83,18 +83,18 @@ struct Attempts {
     pause: usize,
 }
 
-impl Default for Attempts {
+impl Default for DraftHistory {
     fn default() -> Self {
-        Self { luck: Luck::default(), latest: None, again_at: 0, pause: PAUSE }
+        Self { stats: AcceptanceStats::default(), latest: None, again_at: 0, pause: PAUSE }
     }
 }
 
-impl Attempts {
+impl DraftHistory {
     /// Compares the latest draft with what came.
     fn learn(&mut self, tokens: &[TokenId]) {
         let Some((at, draft)) = self.latest.take_if(|(at, _)| *at < tokens.len()) else { return };
         for (place, (&drafted, &token)) in draft.tokens.iter().zip(&tokens[at..]).enumerate() {
-            self.luck.note(draft.basis, place, drafted == token);
+            self.stats.note(draft.source, place, drafted == token);
             if drafted != token {
                 return;
             }
@@ -126,8 +126,8 @@ impl<'a> DraftCandidate<'a> {
         (max_len > 0).then_some(Self { seq, generate, max_len, window_blocks })
     }
 
-    fn ask(&self, max_len: usize) -> DraftAsk<'_> {
-        DraftAsk {
+    fn request(&self, max_len: usize) -> DraftRequest<'_> {
+        DraftRequest {
             seq: self.seq.id,
             tokens: &self.seq.tokens,
             n_prompt: self.seq.n_prompt,
@@ -176,7 +176,7 @@ impl Engine {
 impl Speculator {
     /// `n_states`: slots for recurrent states, if the model has any.
     pub fn new(drafter: Box<dyn Drafter>, drafting: Drafting, n_states: usize) -> Self {
-        let wrong = if n_states > 0 { Wrong::Again } else { Wrong::Nothing };
+        let wrong = if n_states > 0 { RejectionCost::Again } else { RejectionCost::Nothing };
         Self { drafter, drafting, wrong, seqs: HashMap::new(), costs: StepCosts::default(), last_done: None }
     }
 
@@ -185,7 +185,7 @@ impl Speculator {
     }
 
     /// The hidden states of a chunk's last tokens, as far as they belong to the sequence.
-    pub fn hear(&mut self, seq: &Sequence, chunk: &Chunk, rows: ChunkRows) {
+    pub fn observe(&mut self, seq: &Sequence, chunk: &Chunk, rows: ChunkRows) {
         if rows.n_hidden == 0 || seq.wanted != Wanted::Logits || !self.drafter.reads_hidden() {
             return;
         }
@@ -195,7 +195,7 @@ impl Speculator {
         let n_right = end.saturating_sub(first);
         if n_right > 0 {
             self.seqs.entry(seq.id).or_default();
-            self.drafter.hear(seq.id, first, &rows.hidden[..n_right * rows.hidden.len() / rows.n_hidden]);
+            self.drafter.observe(seq.id, first, &rows.hidden[..n_right * rows.hidden.len() / rows.n_hidden]);
         }
     }
 
@@ -227,49 +227,56 @@ impl Speculator {
         n_seqs: usize,
         model: &mut dyn Forward,
     ) -> Vec<(SeqId, Vec<TokenId>)> {
-        let mut outlook = Outlook { n_tokens: n_seqs as f32, n_extra_rows: 0, wrong: self.wrong };
+        let mut gain = ExpectedGain { n_tokens: n_seqs as f32, n_extra_rows: 0, wrong: self.wrong };
         let is_free = self.drafter.is_free();
-        let mut asks = Vec::new();
+        let mut requests = Vec::new();
         for candidate in candidates {
             let attempts = self.seqs.entry(candidate.seq.id).or_default();
             attempts.learn(&candidate.seq.tokens);
             let max_len = match is_free {
                 true => candidate.max_len,
-                false => self.paid_len(candidate, n_seqs, &mut outlook),
+                false => self.paid_len(candidate, n_seqs, &mut gain),
             };
             if max_len > 0 {
-                asks.push(candidate.ask(max_len));
+                requests.push(candidate.request(max_len));
             }
         }
-        let drafts = self.drafter.draft(&asks, model);
+        let drafts = self.drafter.draft(&requests, model);
         let mut proposed = Vec::new();
-        for (ask, draft) in asks.iter().zip(drafts) {
+        for (request, draft) in requests.iter().zip(drafts) {
             let mut tokens = draft.tokens.clone();
-            tokens.truncate(ask.max_len);
+            tokens.truncate(request.max_len);
             if is_free {
-                tokens.truncate(self.free_len(ask.seq, draft.basis, tokens.len(), n_seqs, &mut outlook));
+                tokens.truncate(self.free_len(request.seq, draft.source, tokens.len(), n_seqs, &mut gain));
             }
-            if let Some(attempts) = self.seqs.get_mut(&ask.seq) {
-                attempts.latest = Some((ask.tokens.len(), draft));
+            if let Some(attempts) = self.seqs.get_mut(&request.seq) {
+                attempts.latest = Some((request.tokens.len(), draft));
             }
-            proposed.push((ask.seq, tokens));
+            proposed.push((request.seq, tokens));
         }
         proposed
     }
 
     /// How much of a draft that is there is used.
-    fn free_len(&self, seq: SeqId, basis: Basis, n_drafted: usize, n_seqs: usize, outlook: &mut Outlook) -> usize {
+    fn free_len(
+        &self,
+        seq: SeqId,
+        source: DraftSource,
+        n_drafted: usize,
+        n_seqs: usize,
+        gain: &mut ExpectedGain,
+    ) -> usize {
         match (self.drafting.length, self.seqs.get(&seq)) {
             (DraftLength::Fixed(len), _) => len,
             (DraftLength::Adaptive, Some(attempts)) if self.costs.knows(n_seqs) => {
-                attempts.luck.best_len(basis, n_drafted, &self.costs, outlook)
+                attempts.stats.best_len(source, n_drafted, &self.costs, gain)
             }
             _ => 0,
         }
     }
 
     /// How long a draft is asked for. After bad luck there is a pause, and then one more attempt with a single token.
-    fn paid_len(&mut self, candidate: &DraftCandidate, n_seqs: usize, outlook: &mut Outlook) -> usize {
+    fn paid_len(&mut self, candidate: &DraftCandidate, n_seqs: usize, gain: &mut ExpectedGain) -> usize {
         if let DraftLength::Fixed(len) = self.drafting.length {
             return len.min(candidate.max_len);
         }
@@ -280,7 +287,7 @@ impl Speculator {
         if n_tokens < attempts.again_at {
             return 0;
         }
-        let len = attempts.luck.best_len(Basis::Model, candidate.max_len, &self.costs, outlook);
+        let len = attempts.stats.best_len(DraftSource::Model, candidate.max_len, &self.costs, gain);
         if len > 0 {
             return len;
         }
@@ -297,12 +304,12 @@ impl Speculator {
             let n_soon = candidate.seq.n_tokens() + 1;
             return self.drafting.length != DraftLength::Adaptive || attempts.again_at <= n_soon;
         }
-        let draft = self.drafter.draft(&[candidate.ask(candidate.max_len)], model).pop().unwrap_or_default();
-        let mut outlook = Outlook { n_tokens: 1.0, n_extra_rows: 0, wrong: self.wrong };
-        let len = self.free_len(seq, draft.basis, draft.tokens.len(), n_running, &mut outlook);
+        let draft = self.drafter.draft(&[candidate.request(candidate.max_len)], model).pop().unwrap_or_default();
+        let mut gain = ExpectedGain { n_tokens: 1.0, n_extra_rows: 0, wrong: self.wrong };
+        let len = self.free_len(seq, draft.source, draft.tokens.len(), n_running, &mut gain);
         let attempts = self.seqs.entry(seq).or_default();
         attempts.latest.get_or_insert((n_known, draft));
-        let is_worth_it = n_running == 1 || outlook.n_tokens >= WORTH_WAITING;
+        let is_worth_it = n_running == 1 || gain.n_tokens >= WORTH_WAITING;
         len > 0 && (is_worth_it || self.drafting.length != DraftLength::Adaptive)
     }
 }

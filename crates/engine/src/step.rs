@@ -223,7 +223,7 @@ impl Engine {
             if chunk.is_last && rows.chosen.is_empty() && !request.has_mask_until(masks_until) {
                 self.late.push(LateRow { chunk: *chunk, logits: rows.logits.to_vec() });
                 if let (Some(speculator), Some(seq)) = (&mut self.speculator, self.scheduler.get(chunk.seq)) {
-                    speculator.hear(seq, chunk, rows);
+                    speculator.observe(seq, chunk, rows);
                 }
                 continue;
             }
@@ -235,7 +235,7 @@ impl Engine {
             };
             endings.extend(ending.map(|ending| (chunk.seq, ending)));
             if let (Some(speculator), Some(seq)) = (&mut self.speculator, self.scheduler.get(chunk.seq)) {
-                speculator.hear(seq, chunk, rows);
+                speculator.observe(seq, chunk, rows);
             }
         }
         for (seq, ending) in endings {

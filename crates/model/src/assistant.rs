@@ -7,7 +7,7 @@
 
 use ops::{ClusterRoom, Clusters, Product, View, ViewMut};
 
-use crate::decoder::{Context, Target};
+use crate::decoder::{Context, DraftTarget};
 use crate::keys::MetadataKeys;
 use crate::parts::{AssistantParts, ClusterParts};
 use crate::scratch::{AssistantScratch, Scratch};
@@ -105,7 +105,7 @@ impl Config {
 pub fn embed(
     context: Context,
     parts: &AssistantParts,
-    target: &Target,
+    target: &DraftTarget,
     places: &Places,
     n: usize,
     s: &mut Scratch,

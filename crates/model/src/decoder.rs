@@ -26,7 +26,7 @@ pub struct Decoder {
     pub config: Config,
     pub weights: Arc<Resident>,
     /// Of a drafter: the model whose tokens and states it reads.
-    pub target: Option<Target>,
+    pub target: Option<DraftTarget>,
     pub rope: RopeTable,
     pub kv: KvCache,
     pub states: StatePool,
@@ -45,7 +45,7 @@ pub struct Decoder {
 }
 
 /// What a drafter reads of the other model, besides keys and values.
-pub struct Target {
+pub struct DraftTarget {
     pub weights: Arc<Resident>,
     pub embedding_scale: f32,
 }

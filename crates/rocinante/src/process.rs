@@ -76,7 +76,7 @@ impl EngineProcess {
     }
 
     /// Hears what becomes of the process. Must not block.
-    pub fn heard_by(self, on_notice: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
+    pub fn observed_by(self, on_notice: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         Self { on_notice: Arc::new(on_notice), ..self }
     }
 

@@ -217,7 +217,7 @@ fn watched(name: &str, mut options: Options, trouble: watch::Sender<Option<Strin
         }
         EngineNotice::Unavailable(_) => tracing::error!(model = name, "unavailable: {notice}"),
     };
-    options.process = options.process.map(|process| process.heard_by(hear));
+    options.process = options.process.map(|process| process.observed_by(hear));
     options
 }
 

@@ -45,7 +45,7 @@ pub fn in_own_process_for_gpus(options: &mut Options) -> Result<()> {
     if options.device == rocinante::Device::Auto {
         process = process.or_on_the_cpu();
     }
-    options.process = Some(process.heard_by(|notice| match notice {
+    options.process = Some(process.observed_by(|notice| match notice {
         EngineNotice::Stderr(line) => eprintln!("{line}"),
         EngineNotice::Died { .. } | EngineNotice::Resumed { .. } => eprintln!("note: {notice}"),
         EngineNotice::FellBack => eprintln!("note: the GPU is given up; the answer continues on the CPU"),

@@ -107,7 +107,7 @@ impl RociEngine {
         let stem = model_path.file_stem().unwrap_or(model_path.as_os_str()).to_string_lossy().into_owned();
         let name = served_model_name.unwrap_or(stem);
         let process = match isolation {
-            Isolation::Process => Some(EngineProcess::this_program(["engine".into()])?.heard_by(tell)),
+            Isolation::Process => Some(EngineProcess::this_program(["engine".into()])?.observed_by(tell)),
             Isolation::Thread => None,
         };
         let scheduling =

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use batch::{Batch, Forward, SeqRows, StepError, TokenId};
 
 use crate::{
-    drafter::{Basis, Draft, DraftAsk, Drafter},
+    drafter::{Draft, DraftRequest, DraftSource, Drafter},
     sampler::{self, Sampler},
     sequence::{SeqId, Sequence},
 };
@@ -32,8 +32,8 @@ struct HeardStates {
 }
 
 /// A sequence on the way to its draft.
-struct Drafting {
-    ask_idx: usize,
+struct DraftInProgress {
+    request_idx: usize,
     /// The token that is read next, and the hidden state that it is read with.
     token: TokenId,
     hidden: Vec<f32>,
@@ -53,22 +53,22 @@ impl AssistantDrafter {
     }
 
     /// Where the drafting of a sequence starts: the state of the token before its last one must be known.
-    fn start(&self, ask_idx: usize, ask: &DraftAsk) -> Option<Drafting> {
-        let before = ask.tokens.len().checked_sub(2)?;
-        let heard = self.seqs.get(&ask.seq)?;
+    fn start(&self, request_idx: usize, request: &DraftRequest) -> Option<DraftInProgress> {
+        let before = request.tokens.len().checked_sub(2)?;
+        let heard = self.seqs.get(&request.seq)?;
         let at = before.checked_sub(heard.first)? * self.n_embd;
         let hidden = heard.states.get(at..at + self.n_embd)?.to_vec();
-        let token = *ask.tokens.last()?;
-        let is_known = (token.0 as usize) < self.n_vocab && ask.max_len > 0;
-        is_known.then_some(Drafting { ask_idx, token, hidden })
+        let token = *request.tokens.last()?;
+        let is_known = (token.0 as usize) < self.n_vocab && request.max_len > 0;
+        is_known.then_some(DraftInProgress { request_idx, token, hidden })
     }
 
     /// One more token for each of these.
     fn step(
         &mut self,
-        asks: &[DraftAsk],
+        requests: &[DraftRequest],
         drafts: &mut [Draft],
-        parts: &mut [Drafting],
+        parts: &mut [DraftInProgress],
         model: &mut dyn Forward,
     ) -> Result<(), StepError> {
         let mut batch = std::mem::take(&mut self.batch);
@@ -78,23 +78,23 @@ impl AssistantDrafter {
         batch.seqs.clear();
         batch.window_tables.clear();
         for (row, part) in parts.iter().enumerate() {
-            let ask = &asks[part.ask_idx];
-            let n_computed = ask.tokens.len() - 1;
+            let request = &requests[part.request_idx];
+            let n_computed = request.tokens.len() - 1;
             batch.tokens.push(part.token);
             batch.positions.push(n_computed as u32 - 1);
             batch.hidden.extend_from_slice(&part.hidden);
-            let block_table = ask.blocks[..Sequence::blocks_for(n_computed)].to_vec();
+            let block_table = request.blocks[..Sequence::blocks_for(n_computed)].to_vec();
             batch.seqs.push(SeqRows { first_row: row as u32, n_rows: 1, block_table });
-            if !ask.window_blocks.is_empty() {
-                batch.window_tables.push(ask.window_blocks.to_vec());
+            if !request.window_blocks.is_empty() {
+                batch.window_tables.push(request.window_blocks.to_vec());
             }
         }
         let rows = 0..parts.len() as u32;
         batch.logits_rows = rows.clone().collect();
         batch.pool_rows = rows.collect();
-        let choice = |part: &Drafting| {
-            let ask = &asks[part.ask_idx];
-            sampler::choice_at(ask.sampling, ask.tokens.len() + drafts[part.ask_idx].tokens.len())
+        let choice = |part: &DraftInProgress| {
+            let request = &requests[part.request_idx];
+            sampler::choice_at(request.sampling, request.tokens.len() + drafts[part.request_idx].tokens.len())
         };
         let choices: Vec<_> = parts.iter().map(choice).collect();
         batch.choices = if model.chooses() { choices.clone() } else { Vec::new() };
@@ -109,7 +109,7 @@ impl AssistantDrafter {
         let states = rows.hidden.chunks_exact(self.n_embd.max(1));
         for ((part, token), hidden) in parts.iter_mut().zip(chosen).zip(states) {
             let Some(token) = token else { return Err("the drafter's logits are no numbers".into()) };
-            drafts[part.ask_idx].tokens.push(token);
+            drafts[part.request_idx].tokens.push(token);
             part.token = token;
             part.hidden.clear();
             part.hidden.extend_from_slice(hidden);
@@ -117,24 +117,29 @@ impl AssistantDrafter {
         Ok(())
     }
 
-    fn draft_all(&mut self, asks: &[DraftAsk], drafts: &mut [Draft], model: &mut dyn Forward) -> Result<(), StepError> {
+    fn draft_all(
+        &mut self,
+        requests: &[DraftRequest],
+        drafts: &mut [Draft],
+        model: &mut dyn Forward,
+    ) -> Result<(), StepError> {
         let max_rows = model.max_draft_rows().max(1);
-        let mut parts: Vec<Drafting> =
-            asks.iter().enumerate().filter_map(|(ask_idx, ask)| self.start(ask_idx, ask)).collect();
+        let mut parts: Vec<DraftInProgress> =
+            requests.iter().enumerate().filter_map(|(request_idx, request)| self.start(request_idx, request)).collect();
         while !parts.is_empty() {
             for some in parts.chunks_mut(max_rows) {
-                self.step(asks, drafts, some, model)?;
+                self.step(requests, drafts, some, model)?;
             }
-            parts.retain(|part| drafts[part.ask_idx].tokens.len() < asks[part.ask_idx].max_len);
+            parts.retain(|part| drafts[part.request_idx].tokens.len() < requests[part.request_idx].max_len);
         }
         Ok(())
     }
 }
 
 impl Drafter for AssistantDrafter {
-    fn draft(&mut self, asks: &[DraftAsk], model: &mut dyn Forward) -> Vec<Draft> {
-        let mut drafts = vec![Draft { tokens: Vec::new(), basis: Basis::Model }; asks.len()];
-        if !self.is_broken && self.draft_all(asks, &mut drafts, model).is_err() {
+    fn draft(&mut self, requests: &[DraftRequest], model: &mut dyn Forward) -> Vec<Draft> {
+        let mut drafts = vec![Draft { tokens: Vec::new(), source: DraftSource::Model }; requests.len()];
+        if !self.is_broken && self.draft_all(requests, &mut drafts, model).is_err() {
             self.is_broken = true;
             drafts.iter_mut().for_each(|draft| draft.tokens.clear());
         }
@@ -153,7 +158,7 @@ impl Drafter for AssistantDrafter {
         true
     }
 
-    fn hear(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
+    fn observe(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
         let heard = self.seqs.entry(seq).or_default();
         heard.first = first;
         heard.states.clear();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use batch::{BLOCK_TOKENS, Batch, BlockId, Capacity, Forward, SeqRows, SeqState, StateId, StepError, TokenId};
 
 use crate::{
-    drafter::{Basis, Draft, DraftAsk, Drafter},
+    drafter::{Draft, DraftRequest, DraftSource, Drafter},
     sampler::{self, Sampler},
     sequence::{SeqId, Sequence},
 };
@@ -24,7 +24,7 @@ pub struct DraftModel {
     free: Vec<BlockId>,
     /// Slots for recurrent states that no sequence has, in a model that keeps them.
     free_states: Option<Vec<StateId>>,
-    seqs: HashMap<SeqId, Computed>,
+    seqs: HashMap<SeqId, DraftedContext>,
     sampler: Sampler,
     batch: Batch,
     /// A step failed: nothing is drafted any more, and the answers go on without.
@@ -34,7 +34,7 @@ pub struct DraftModel {
 /// The tokens whose keys and values it has. With recurrent layers these are the sequence's own; otherwise guesses that
 /// turned out right are among them.
 #[derive(Default)]
-struct Computed {
+struct DraftedContext {
     tokens: Vec<TokenId>,
     blocks: Vec<BlockId>,
     states: Option<States>,
@@ -43,7 +43,7 @@ struct Computed {
 /// Slots of a sequence's recurrent states.
 #[derive(Copy, Clone)]
 struct States {
-    /// After `Computed::tokens`.
+    /// After `DraftedContext::tokens`.
     own: StateId,
     /// After the guesses that follow.
     ahead: StateId,
@@ -63,7 +63,7 @@ impl States {
 
 /// Rows of one sequence in a step.
 struct DraftRows {
-    ask_idx: usize,
+    request_idx: usize,
     tokens: Vec<TokenId>,
     /// Of a guess: those before it.
     n_ahead: Option<usize>,
@@ -88,16 +88,16 @@ impl DraftModel {
     }
 
     /// Blocks for the sequence and its draft; keys and values of tokens that are no longer part of it are dropped.
-    fn prepare(&mut self, ask: &DraftAsk) -> bool {
-        let n_all = ask.tokens.len() + ask.max_len;
-        let is_known = ask.tokens.iter().all(|token| (token.0 as usize) < self.capacity.n_vocab);
+    fn prepare(&mut self, request: &DraftRequest) -> bool {
+        let n_all = request.tokens.len() + request.max_len;
+        let is_known = request.tokens.iter().all(|token| (token.0 as usize) < self.capacity.n_vocab);
         if n_all > self.capacity.n_ctx || !is_known {
             return false;
         }
-        let computed = self.seqs.entry(ask.seq).or_default();
-        let n_same = computed.tokens.iter().zip(ask.tokens).take_while(|(a, b)| a == b).count();
+        let computed = self.seqs.entry(request.seq).or_default();
+        let n_same = computed.tokens.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         match &mut self.free_states {
-            None => computed.tokens.truncate(n_same.min(ask.tokens.len() - 1)),
+            None => computed.tokens.truncate(n_same.min(request.tokens.len() - 1)),
             Some(free) => {
                 if computed.states.is_none() {
                     let n_left = free.len().saturating_sub(2);
@@ -110,7 +110,7 @@ impl DraftModel {
                     computed.tokens.clear();
                 }
                 // What follows the last token was known when it was read.
-                if computed.tokens.len() == ask.tokens.len() {
+                if computed.tokens.len() == request.tokens.len() {
                     return false;
                 }
             }
@@ -123,7 +123,7 @@ impl DraftModel {
     }
 
     /// Runs rows of several sequences. The tokens that follow those which are complete, by the index of their ask.
-    fn step(&mut self, asks: &[DraftAsk], parts: &[DraftRows]) -> Result<Vec<(usize, TokenId)>, StepError> {
+    fn step(&mut self, requests: &[DraftRequest], parts: &[DraftRows]) -> Result<Vec<(usize, TokenId)>, StepError> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.tokens.clear();
         batch.positions.clear();
@@ -133,8 +133,8 @@ impl DraftModel {
         batch.states.clear();
         let mut choices = Vec::new();
         for part in parts {
-            let ask = &asks[part.ask_idx];
-            let computed = &self.seqs[&ask.seq];
+            let request = &requests[part.request_idx];
+            let computed = &self.seqs[&request.seq];
             let n_before =
                 computed.tokens.len() + if computed.states.is_some() { part.n_ahead.unwrap_or(0) } else { 0 };
             let (first_row, first) = (batch.tokens.len() as u32, n_before);
@@ -146,7 +146,7 @@ impl DraftModel {
             batch.states.extend(computed.states.map(|states| states.of_rows(computed.tokens.len(), part.n_ahead)));
             if part.is_last {
                 batch.logits_rows.push(batch.tokens.len() as u32 - 1);
-                choices.push((part.ask_idx, sampler::choice_at(ask.sampling, end)));
+                choices.push((part.request_idx, sampler::choice_at(request.sampling, end)));
             }
         }
         if self.model.chooses() {
@@ -162,7 +162,7 @@ impl DraftModel {
             rows.chosen
         };
         for part in parts {
-            let computed = self.seqs.get_mut(&asks[part.ask_idx].seq);
+            let computed = self.seqs.get_mut(&requests[part.request_idx].seq);
             if let Some(computed) = computed.filter(|it| it.states.is_none() || part.n_ahead.is_none()) {
                 computed.tokens.extend_from_slice(&part.tokens);
             }
@@ -171,17 +171,17 @@ impl DraftModel {
     }
 
     /// What the sequences lack, within the rows that one step may have.
-    fn catch_up(&self, asks: &[DraftAsk], ready: &[usize]) -> Vec<DraftRows> {
+    fn catch_up(&self, requests: &[DraftRequest], ready: &[usize]) -> Vec<DraftRows> {
         let mut n_left = PREFILL_ROWS.min(self.capacity.max_batch_tokens);
         let mut parts = Vec::new();
-        for &ask_idx in ready {
-            let ask = &asks[ask_idx];
-            let missing = &ask.tokens[self.seqs[&ask.seq].tokens.len()..];
+        for &request_idx in ready {
+            let request = &requests[request_idx];
+            let missing = &request.tokens[self.seqs[&request.seq].tokens.len()..];
             let n = missing.len().min(n_left);
             n_left -= n;
             if n > 0 && parts.len() < self.capacity.max_output_rows {
                 parts.push(DraftRows {
-                    ask_idx,
+                    request_idx,
                     tokens: missing[..n].to_vec(),
                     n_ahead: None,
                     is_last: n == missing.len(),
@@ -191,18 +191,18 @@ impl DraftModel {
         parts
     }
 
-    fn draft_all(&mut self, asks: &[DraftAsk], drafts: &mut [Draft]) -> Result<(), StepError> {
-        let ready: Vec<usize> = (0..asks.len()).filter(|&idx| self.prepare(&asks[idx])).collect();
-        let mut parts = self.catch_up(asks, &ready);
+    fn draft_all(&mut self, requests: &[DraftRequest], drafts: &mut [Draft]) -> Result<(), StepError> {
+        let ready: Vec<usize> = (0..requests.len()).filter(|&idx| self.prepare(&requests[idx])).collect();
+        let mut parts = self.catch_up(requests, &ready);
         while !parts.is_empty() {
-            let chosen = self.step(asks, &parts)?;
+            let chosen = self.step(requests, &parts)?;
             parts.clear();
-            for (ask_idx, token) in chosen {
-                let draft = &mut drafts[ask_idx].tokens;
+            for (request_idx, token) in chosen {
+                let draft = &mut drafts[request_idx].tokens;
                 draft.push(token);
-                if draft.len() < asks[ask_idx].max_len {
+                if draft.len() < requests[request_idx].max_len {
                     let n_ahead = Some(draft.len() - 1);
-                    parts.push(DraftRows { ask_idx, tokens: vec![token], n_ahead, is_last: true });
+                    parts.push(DraftRows { request_idx, tokens: vec![token], n_ahead, is_last: true });
                 }
             }
         }
@@ -211,9 +211,9 @@ impl DraftModel {
 }
 
 impl Drafter for DraftModel {
-    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
-        let mut drafts = vec![Draft { tokens: Vec::new(), basis: Basis::Model }; asks.len()];
-        if !self.is_broken && self.draft_all(asks, &mut drafts).is_err() {
+    fn draft(&mut self, requests: &[DraftRequest], _model: &mut dyn Forward) -> Vec<Draft> {
+        let mut drafts = vec![Draft { tokens: Vec::new(), source: DraftSource::Model }; requests.len()];
+        if !self.is_broken && self.draft_all(requests, &mut drafts).is_err() {
             self.is_broken = true;
             drafts.iter_mut().for_each(|draft| draft.tokens.clear());
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use batch::{Forward, TokenId};
 
 use crate::{
-    drafter::{Basis, Draft, DraftAsk, Drafter},
+    drafter::{Draft, DraftRequest, DraftSource, Drafter},
     draw,
     sequence::SeqId,
 };
@@ -50,16 +50,16 @@ struct Copied {
 }
 
 impl Lookup {
-    fn draft_one(&mut self, ask: &DraftAsk) -> Draft {
-        let index = self.seqs.entry(ask.seq).or_insert_with(|| Index::new(ask.prediction));
-        index.catch_up(ask);
-        index.draft(ask.max_len)
+    fn draft_one(&mut self, request: &DraftRequest) -> Draft {
+        let index = self.seqs.entry(request.seq).or_insert_with(|| Index::new(request.prediction));
+        index.catch_up(request);
+        index.draft(request.max_len)
     }
 }
 
 impl Drafter for Lookup {
-    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
-        asks.iter().map(|ask| self.draft_one(ask)).collect()
+    fn draft(&mut self, requests: &[DraftRequest], _model: &mut dyn Forward) -> Vec<Draft> {
+        requests.iter().map(|request| self.draft_one(request)).collect()
     }
 
     fn end(&mut self, seq: SeqId) {
@@ -82,14 +82,14 @@ impl Index {
     }
 
     /// Takes in the tokens that came since the last time.
-    fn catch_up(&mut self, ask: &DraftAsk) {
+    fn catch_up(&mut self, request: &DraftRequest) {
         if self.tokens.len() == self.n_before {
-            ask.tokens[..ask.n_prompt].iter().for_each(|&token| self.push(token));
+            request.tokens[..request.n_prompt].iter().for_each(|&token| self.push(token));
             // The answer is expected to begin as the prediction does.
             self.copied = (self.n_before > 0).then_some(Copied { next: 0, n_match: RUNS[0] });
         }
         let n_known = self.tokens.len() - self.n_before;
-        for &token in ask.tokens.get(n_known..).unwrap_or_default() {
+        for &token in request.tokens.get(n_known..).unwrap_or_default() {
             self.follow(token);
             self.push(token);
         }
@@ -139,7 +139,7 @@ impl Index {
                 _ => break,
             }
         }
-        Draft { tokens, basis: Basis::Match(n_match) }
+        Draft { tokens, source: DraftSource::Match(n_match) }
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// What is drafted after each further piece of a text whose first piece is the prompt.
-    fn drafts(prediction: &str, pieces: &[&str]) -> Vec<(String, Basis)> {
+    fn drafts(prediction: &str, pieces: &[&str]) -> Vec<(String, DraftSource)> {
         let (mut lookup, sampling, prediction) = (Lookup::default(), Sampling::default(), ids(prediction));
         let (mut tokens, n_prompt) = (Vec::new(), pieces[0].len());
         let one = |piece: &&str| {
@@ -169,9 +169,9 @@ mod tests {
             let (seq, prediction) = (SeqId(1), prediction.as_slice());
             let (tokens, sampling, max_len) = (tokens.as_slice(), &sampling, 5);
             let (blocks, window_blocks): (&[_], &[_]) = (&[], &[]);
-            let ask = DraftAsk { seq, tokens, n_prompt, prediction, sampling, max_len, blocks, window_blocks };
-            let Draft { tokens, basis } = lookup.draft_one(&ask);
-            (text(&tokens), basis)
+            let request = DraftRequest { seq, tokens, n_prompt, prediction, sampling, max_len, blocks, window_blocks };
+            let Draft { tokens, source } = lookup.draft_one(&request);
+            (text(&tokens), source)
         };
         pieces.iter().map(one).collect()
     }
@@ -179,23 +179,23 @@ mod tests {
     #[test]
     fn what_followed_before_is_drafted() {
         let found = drafts("", &["a quick fox. ", "the", " quick"]);
-        assert_eq!(found[0], (String::new(), Basis::Match(0)));
-        assert_eq!(found[2], (" fox.".to_owned(), Basis::Match(6)));
+        assert_eq!(found[0], (String::new(), DraftSource::Match(0)));
+        assert_eq!(found[2], (" fox.".to_owned(), DraftSource::Match(6)));
     }
 
     #[test]
     fn a_longer_run_goes_before_a_later_one() {
         // `abc` stands last before X, but the six tokens before it stand before Y.
-        assert_eq!(drafts("", &["123abcY--abcX--", "123abc"])[1], ("Y--ab".to_owned(), Basis::Match(6)));
-        assert_eq!(drafts("", &["123abcY--abcX--", "99abc"])[1], ("X--99".to_owned(), Basis::Match(3)));
+        assert_eq!(drafts("", &["123abcY--abcX--", "123abc"])[1], ("Y--ab".to_owned(), DraftSource::Match(6)));
+        assert_eq!(drafts("", &["123abcY--abcX--", "99abc"])[1], ("X--99".to_owned(), DraftSource::Match(3)));
     }
 
     #[test]
     fn a_copy_is_followed_and_survives_one_exchanged_token() {
         let found = drafts("", &["let alpha = 1; use(alpha); ", "let", " ", "B", "lp", "X", "Y"]);
-        assert_eq!(found[1], (" alph".to_owned(), Basis::Match(3)));
-        assert_eq!(found[2], ("alpha".to_owned(), Basis::Match(4)));
-        assert_eq!(found[3], ("lpha ".to_owned(), Basis::Match(0)), "B instead of a");
+        assert_eq!(found[1], (" alph".to_owned(), DraftSource::Match(3)));
+        assert_eq!(found[2], ("alpha".to_owned(), DraftSource::Match(4)));
+        assert_eq!(found[3], ("lpha ".to_owned(), DraftSource::Match(0)), "B instead of a");
         assert_eq!(found[4].0, "ha = ");
         assert_eq!(found[6].0, "", "two in a row are the end of it");
     }

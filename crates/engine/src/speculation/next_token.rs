@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use batch::{BLOCK_TOKENS, Batch, BlockId, Capacity, Forward, SeqRows, StepError, TokenId};
 
 use crate::{
-    drafter::{Basis, Draft, DraftAsk, Drafter},
+    drafter::{Draft, DraftRequest, DraftSource, Drafter},
     sampler::{self, Sampler},
     sequence::{SeqId, Sequence},
 };
@@ -26,7 +26,7 @@ pub struct NextToken {
     capacity: Capacity,
     n_embd: usize,
     free: Vec<BlockId>,
-    seqs: HashMap<SeqId, Heard>,
+    seqs: HashMap<SeqId, ObservedPairs>,
     sampler: Sampler,
     batch: Batch,
     /// A step failed: nothing is drafted any more, and the answers go on without.
@@ -35,7 +35,7 @@ pub struct NextToken {
 
 /// What is known of one sequence. Pair `i` is the hidden state of token `i` and the token after it.
 #[derive(Default)]
-struct Heard {
+struct ObservedPairs {
     /// The first pair: here it has position 0.
     start: usize,
     /// Pairs from there on whose keys and values are computed.
@@ -47,7 +47,7 @@ struct Heard {
 
 /// Pairs of one sequence in a step.
 struct PairRows {
-    ask_idx: usize,
+    request_idx: usize,
     first: usize,
     tokens: Vec<TokenId>,
     hidden: Vec<f32>,
@@ -56,8 +56,8 @@ struct PairRows {
 }
 
 /// What followed a pair: the token that is drafted, and the hidden state that it is read with.
-struct Guess {
-    ask_idx: usize,
+struct PairDraft {
+    request_idx: usize,
     token: TokenId,
     hidden: Vec<f32>,
 }
@@ -79,12 +79,12 @@ impl NextToken {
     }
 
     /// Whether every pair up to the last token is there, with blocks for them and for what is drafted.
-    fn prepare(&mut self, ask: &DraftAsk) -> bool {
-        let Some(heard) = self.seqs.get_mut(&ask.seq) else { return false };
-        let n_pairs = (ask.tokens.len() - 1).saturating_sub(heard.start);
+    fn prepare(&mut self, request: &DraftRequest) -> bool {
+        let Some(heard) = self.seqs.get_mut(&request.seq) else { return false };
+        let n_pairs = (request.tokens.len() - 1).saturating_sub(heard.start);
         let n_waiting = n_pairs.saturating_sub(heard.n_done);
-        let n_all = n_pairs + ask.max_len;
-        let is_known = ask.tokens.iter().all(|token| (token.0 as usize) < self.capacity.n_vocab);
+        let n_all = n_pairs + request.max_len;
+        let is_known = request.tokens.iter().all(|token| (token.0 as usize) < self.capacity.n_vocab);
         if n_waiting == 0 || heard.waiting.len() < n_waiting * self.n_embd || n_all > self.capacity.n_ctx || !is_known {
             return false;
         }
@@ -96,29 +96,29 @@ impl NextToken {
     }
 
     /// The pairs that sequences lack, within the rows that one step may have.
-    fn catch_up(&self, asks: &[DraftAsk], ready: &[usize]) -> Vec<PairRows> {
+    fn catch_up(&self, requests: &[DraftRequest], ready: &[usize]) -> Vec<PairRows> {
         let mut n_left = CATCH_UP_ROWS.min(self.capacity.max_batch_tokens);
         let mut parts = Vec::new();
-        for &ask_idx in ready {
-            let ask = &asks[ask_idx];
-            let Heard { start, n_done, waiting, .. } = &self.seqs[&ask.seq];
+        for &request_idx in ready {
+            let request = &requests[request_idx];
+            let ObservedPairs { start, n_done, waiting, .. } = &self.seqs[&request.seq];
             let first = start + n_done;
-            let n_missing = ask.tokens.len() - 1 - first;
+            let n_missing = request.tokens.len() - 1 - first;
             let n = n_missing.min(n_left);
             if n == 0 || parts.len() == self.capacity.max_output_rows {
                 continue;
             }
             n_left -= n;
-            let tokens = ask.tokens[first + 1..][..n].to_vec();
+            let tokens = request.tokens[first + 1..][..n].to_vec();
             let hidden = waiting[..n * self.n_embd].to_vec();
-            let n_tokens = (n == n_missing).then_some(ask.tokens.len());
-            parts.push(PairRows { ask_idx, first: *n_done, tokens, hidden, n_tokens });
+            let n_tokens = (n == n_missing).then_some(request.tokens.len());
+            parts.push(PairRows { request_idx, first: *n_done, tokens, hidden, n_tokens });
         }
         parts
     }
 
     /// Runs pairs of several sequences, and guesses the token after those that are complete.
-    fn step(&mut self, asks: &[DraftAsk], parts: &[PairRows]) -> Result<Vec<Guess>, StepError> {
+    fn step(&mut self, requests: &[DraftRequest], parts: &[PairRows]) -> Result<Vec<PairDraft>, StepError> {
         let mut batch = std::mem::take(&mut self.batch);
         let Batch { tokens, positions, seqs, logits_rows, pool_rows, choices, hidden, .. } = &mut batch;
         tokens.clear();
@@ -128,18 +128,18 @@ impl NextToken {
         [positions, logits_rows, pool_rows].into_iter().for_each(Vec::clear);
         let mut wanted = Vec::new();
         for part in parts {
-            let ask = &asks[part.ask_idx];
+            let request = &requests[part.request_idx];
             let (first_row, end) = (batch.tokens.len() as u32, part.first + part.tokens.len());
             batch.tokens.extend_from_slice(&part.tokens);
             batch.hidden.extend_from_slice(&part.hidden);
             batch.positions.extend(part.first as u32..end as u32);
-            let block_table = self.seqs[&ask.seq].blocks[..end.div_ceil(BLOCK_TOKENS)].to_vec();
+            let block_table = self.seqs[&request.seq].blocks[..end.div_ceil(BLOCK_TOKENS)].to_vec();
             batch.seqs.push(SeqRows { first_row, n_rows: part.tokens.len() as u32, block_table });
             if let Some(n_tokens) = part.n_tokens {
                 let last = batch.tokens.len() as u32 - 1;
                 batch.logits_rows.push(last);
                 batch.pool_rows.push(last);
-                wanted.push((part.ask_idx, sampler::choice_at(ask.sampling, n_tokens)));
+                wanted.push((part.request_idx, sampler::choice_at(request.sampling, n_tokens)));
             }
         }
         if self.model.chooses() {
@@ -156,32 +156,32 @@ impl NextToken {
         };
         let all = wanted.iter().zip(chosen).zip(rows.hidden.chunks_exact(self.n_embd.max(1)));
         Ok(all
-            .filter_map(|(((ask_idx, _), token), hidden)| {
-                Some(Guess { ask_idx: *ask_idx, token: token?, hidden: hidden.to_vec() })
+            .filter_map(|(((request_idx, _), token), hidden)| {
+                Some(PairDraft { request_idx: *request_idx, token: token?, hidden: hidden.to_vec() })
             })
             .collect())
     }
 
-    fn draft_all(&mut self, asks: &[DraftAsk], drafts: &mut [Draft]) -> Result<(), StepError> {
-        let ready: Vec<usize> = (0..asks.len()).filter(|&idx| self.prepare(&asks[idx])).collect();
-        let mut parts = self.catch_up(asks, &ready);
+    fn draft_all(&mut self, requests: &[DraftRequest], drafts: &mut [Draft]) -> Result<(), StepError> {
+        let ready: Vec<usize> = (0..requests.len()).filter(|&idx| self.prepare(&requests[idx])).collect();
+        let mut parts = self.catch_up(requests, &ready);
         let mut is_first = true;
         while !parts.is_empty() {
-            let guesses = self.step(asks, &parts)?;
+            let guesses = self.step(requests, &parts)?;
             for part in parts.drain(..).filter(|_| is_first) {
-                if let Some(heard) = self.seqs.get_mut(&asks[part.ask_idx].seq) {
+                if let Some(heard) = self.seqs.get_mut(&requests[part.request_idx].seq) {
                     heard.n_done += part.tokens.len();
                     heard.waiting.drain(..part.hidden.len());
                 }
             }
             is_first = false;
-            for Guess { ask_idx, token, hidden } in guesses {
-                let (ask, draft) = (&asks[ask_idx], &mut drafts[ask_idx].tokens);
+            for PairDraft { request_idx, token, hidden } in guesses {
+                let (request, draft) = (&requests[request_idx], &mut drafts[request_idx].tokens);
                 draft.push(token);
-                if draft.len() < ask.max_len {
-                    let first = self.seqs[&ask.seq].n_done + draft.len() - 1;
-                    let n_tokens = Some(ask.tokens.len() + draft.len());
-                    parts.push(PairRows { ask_idx, first, tokens: vec![token], hidden, n_tokens });
+                if draft.len() < request.max_len {
+                    let first = self.seqs[&request.seq].n_done + draft.len() - 1;
+                    let n_tokens = Some(request.tokens.len() + draft.len());
+                    parts.push(PairRows { request_idx, first, tokens: vec![token], hidden, n_tokens });
                 }
             }
         }
@@ -190,9 +190,9 @@ impl NextToken {
 }
 
 impl Drafter for NextToken {
-    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
-        let mut drafts = vec![Draft { tokens: Vec::new(), basis: Basis::Model }; asks.len()];
-        if !self.is_broken && self.draft_all(asks, &mut drafts).is_err() {
+    fn draft(&mut self, requests: &[DraftRequest], _model: &mut dyn Forward) -> Vec<Draft> {
+        let mut drafts = vec![Draft { tokens: Vec::new(), source: DraftSource::Model }; requests.len()];
+        if !self.is_broken && self.draft_all(requests, &mut drafts).is_err() {
             self.is_broken = true;
             drafts.iter_mut().for_each(|draft| draft.tokens.clear());
         }
@@ -214,7 +214,7 @@ impl Drafter for NextToken {
     }
 
     /// States that are known already come again where a recurrent model computes tokens again.
-    fn hear(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
+    fn observe(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
         let heard = self.seqs.entry(seq).or_default();
         let next = heard.start + heard.n_done;
         let n_waiting = heard.waiting.len() / self.n_embd.max(1);

@@ -226,7 +226,7 @@ fn a_failed_step_fails_its_requests_and_no_others() {
     }
 }
 
-/// The request of the fatal step, one that runs beside it and one that only waits all hear of it; so does the next.
+/// The request of the fatal step, one that runs beside it and one that only waits all observe of it; so does the next.
 #[test]
 fn a_lost_device_fails_everyone_and_ends_the_engine() {
     let (permit, gate) = mpsc::channel();

@@ -9,8 +9,8 @@ use std::sync::{
 
 use batch::{Forward, TokenId};
 use engine::{
-    Basis, Draft, DraftAsk, DraftLength, DraftModel, Drafter, Drafting, EngineOptions, FinishReason, Handle, Lookup,
-    Reuse, Sampling, Submit, draw,
+    Draft, DraftLength, DraftModel, DraftRequest, DraftSource, Drafter, Drafting, EngineOptions, FinishReason, Handle,
+    Lookup, Reuse, Sampling, Submit, draw,
     sampler::{Sampler, SamplerState},
     sequence::SeqId,
 };
@@ -38,10 +38,10 @@ impl Oracle {
 }
 
 impl Drafter for Oracle {
-    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftRequest], _model: &mut dyn Forward) -> Vec<Draft> {
         self.n_asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let mut sampler = Sampler::new(N_VOCAB);
-        let mut one = |ask: &DraftAsk| {
+        let mut one = |ask: &DraftRequest| {
             let mut tokens = ask.tokens.to_vec();
             for _ in 0..ask.max_len {
                 let row: Vec<f32> = toy::logits(toy::hash(tokens.iter().copied())).collect();
@@ -51,7 +51,7 @@ impl Drafter for Oracle {
                 let is_lie = draw::bits(7, tokens.len() as u64 ^ ask.seq.0 << 20).is_multiple_of(self.lies);
                 tokens.push(if is_lie { TokenId((token.0 + 1) % N_VOCAB as u32) } else { token });
             }
-            Draft { tokens: tokens.split_off(ask.tokens.len()), basis: Basis::Model }
+            Draft { tokens: tokens.split_off(ask.tokens.len()), source: DraftSource::Model }
         };
         asks.iter().map(&mut one).collect()
     }
@@ -71,7 +71,7 @@ struct Listener {
 }
 
 impl Drafter for Listener {
-    fn draft(&mut self, asks: &[DraftAsk], model: &mut dyn Forward) -> Vec<Draft> {
+    fn draft(&mut self, asks: &[DraftRequest], model: &mut dyn Forward) -> Vec<Draft> {
         for ask in asks {
             // The last token is not computed yet; of one that was, the state may have been left out.
             for i in 0..ask.tokens.len() - 1 {
@@ -96,7 +96,7 @@ impl Drafter for Listener {
         true
     }
 
-    fn hear(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
+    fn observe(&mut self, seq: SeqId, first: usize, hidden: &[f32]) {
         let rows = hidden.chunks_exact(toy::N_EMBD).zip(first..);
         self.heard.extend(rows.map(|(row, i)| ((seq, i), row.to_vec())));
     }

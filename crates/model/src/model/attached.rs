@@ -7,7 +7,7 @@ use ops::{Arena, Exec, Pool};
 use weights::Checkpoint;
 
 use super::{DeviceChoice, MemoryPlan, Model, RunsOn, limits_context, names};
-use crate::decoder::{Decoder, Target};
+use crate::decoder::{Decoder, DraftTarget};
 use crate::device::{DeviceSizes, StepMemory};
 use crate::kv_cache::{KvBlocks, KvCache};
 use crate::resident::Resident;
@@ -96,7 +96,7 @@ impl Model {
         let rope = RopeTable::new(&config, &names, limits_context(&config, &load))?;
         let mut decoder = Decoder::new(config, weights, rope, KvCache::empty(), StatePool::empty(), scratch);
         decoder.target =
-            Some(Target { weights: Arc::clone(&self.decoder.weights), embedding_scale: target.embedding_scale });
+            Some(DraftTarget { weights: Arc::clone(&self.decoder.weights), embedding_scale: target.embedding_scale });
         let limits =
             StepLimits { max_batch_tokens: options.max_rows, max_logits_rows: options.max_rows, ..self.limits };
         self.attached = Some(Box::new(Attached { decoder, limits, memory }));

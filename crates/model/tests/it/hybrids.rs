@@ -3,8 +3,8 @@
 
 use engine::sequence::SeqId;
 use engine::{
-    Basis, Draft, DraftAsk, DraftLength, Drafter, Drafting, EngineOptions, Handle, Lookup, Reuse, Submit, start,
-    start_speculating,
+    Draft, DraftLength, DraftRequest, DraftSource, Drafter, Drafting, EngineOptions, Handle, Lookup, Reuse, Submit,
+    start, start_speculating,
 };
 use model::{Batch, DeviceChoice, Forward, KvType, LoadOptions, Model, SeqRows, SeqState, StateId, TokenId};
 use ops::Isa;
@@ -258,13 +258,13 @@ struct Teller {
 }
 
 impl Drafter for Teller {
-    fn draft(&mut self, asks: &[DraftAsk], _model: &mut dyn Forward) -> Vec<Draft> {
-        let tell = |ask: &DraftAsk| {
+    fn draft(&mut self, asks: &[DraftRequest], _model: &mut dyn Forward) -> Vec<Draft> {
+        let tell = |ask: &DraftRequest| {
             let known = self.known.iter().find(|known| known.starts_with(ask.tokens));
             let rest = known.map_or(&[][..], |known| &known[ask.tokens.len()..]);
             let told = rest.iter().zip(ask.tokens.len()..).take(ask.max_len);
             let lie = |(token, at): (&TokenId, usize)| TokenId(token.0 ^ u32::from(at.is_multiple_of(self.lies)));
-            Draft { tokens: told.map(lie).collect(), basis: Basis::Model }
+            Draft { tokens: told.map(lie).collect(), source: DraftSource::Model }
         };
         asks.iter().map(tell).collect()
     }

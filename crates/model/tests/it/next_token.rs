@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use engine::sequence::SeqId;
 use engine::{
-    DraftAsk, DraftLength, Drafter, Drafting, EngineOptions, NextToken, Sampling, Submit, start, start_speculating,
+    DraftLength, DraftRequest, Drafter, Drafting, EngineOptions, NextToken, Sampling, Submit, start, start_speculating,
 };
 use model::{KvType, LoadOptions, Model, ModelPart, TokenId};
 use weights::Checkpoint;
@@ -142,7 +142,8 @@ fn a_drafter_says_what_the_layer_says() {
             let (seq, tokens) = (SeqId(1), &tokens[..n_tokens]);
             let (prediction, blocks, window_blocks): (&[_], &[_], &[_]) = (&[], &[], &[]);
             let sampling = &sampling;
-            let ask = DraftAsk { seq, tokens, n_prompt: 5, prediction, sampling, max_len: 2, blocks, window_blocks };
+            let ask =
+                DraftRequest { seq, tokens, n_prompt: 5, prediction, sampling, max_len: 2, blocks, window_blocks };
             drafter.draft(&[ask], &mut whole).remove(0).tokens
         };
         assert!(draft(&mut drafter, 5).is_empty(), "nothing was heard");
@@ -151,7 +152,7 @@ fn a_drafter_says_what_the_layer_says() {
         for n_tokens in [6, 7, 12, 13, 20, n] {
             let mut rows = hidden[n_heard * n_embd..(n_tokens - 1) * n_embd].to_vec();
             rows.extend(vec![9.0; 2 * n_embd]);
-            drafter.hear(SeqId(1), n_heard, &rows);
+            drafter.observe(SeqId(1), n_heard, &rows);
             n_heard = (n_tokens - 1).saturating_sub(1);
             let found = draft(&mut drafter, n_tokens);
             let expected = best(&golden.logits[(n_tokens - 2) * n_vocab..][..n_vocab]);

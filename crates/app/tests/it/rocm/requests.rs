@@ -104,8 +104,7 @@ fn answers_are_the_same_when_requests_are_put_back() {
         1 => json!({"frequency_penalty": 0.6}),
         _ => json!({"guided_regex": "[a-m]{60}"}),
     };
-    let bodies: Vec<Value> =
-        (0..6).map(|n| request(&format!("{n} and a short beginning"), 60, wishes(n))).collect();
+    let bodies: Vec<Value> = (0..6).map(|n| request(&format!("{n} and a short beginning"), 60, wishes(n))).collect();
     let truth = truth(&roci, &bodies);
     let server = on_card(&roci, &script, &["--context", "128", "--kv-tokens", "256"]);
     assert_eq!(at_once(&server, &bodies), truth);
