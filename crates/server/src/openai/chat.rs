@@ -1,6 +1,7 @@
 //! `/v1/chat/completions`, from the body of a request to the chunks of its stream. [`RequestBody`] reads the body, [`create`]
 //! answers it, [`to_chat_input`] translates it to what all API families share, and [`ChatEncoder`] translates events back. A
-//! new field of chat requests goes into [`ChatRequest`] and `to_chat_input`; one that completions have too, into [`Fields`].
+//! new field of chat requests goes into [`ChatRequest`] and `to_chat_input`; one that completions have too, into [`Fields`]; one
+//! that changes sampling, into [`SamplingParams`] alone, which is passed on whole.
 
 use super::chat_answer::{ChatFrame, logprobs};
 use super::chat_store::{ChatKeeper, check_metadata};
