@@ -29,7 +29,8 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Idle {
     by_size: HashMap<usize, Vec<u64>>,
-    slabs: Vec<u64>,
+    /// Addresses and sizes.
+    slabs: Vec<(u64, usize)>,
     /// What is left of the newest slab: its next address, and how many bytes follow.
     rest: (u64, usize),
 }
@@ -87,16 +88,24 @@ impl Pool {
             return Ok(address);
         }
         let wanted = if is_cut { SLAB } else { size };
-        let address = match stream.alloc(wanted) {
-            Err(gpu::Error::OutOfMemory { .. }) if idle.clear(stream) > 0 => stream.alloc(wanted)?,
-            answer => answer?,
-        };
-        if !is_cut {
-            return Ok(address);
+        let mut answer = stream.alloc(wanted);
+        if matches!(answer, Err(gpu::Error::OutOfMemory { .. })) && idle.clear(stream) > 0 {
+            answer = stream.alloc(wanted);
         }
-        idle.slabs.push(address);
-        idle.rest = (address, SLAB);
-        Ok(idle.cut(size).expect("a slab is larger than any block that is cut from it"))
+        if !is_cut {
+            return answer;
+        }
+        // A nearly full device may have room for the block alone.
+        let slab = match answer {
+            Err(gpu::Error::OutOfMemory { .. }) => {
+                let least = size.next_multiple_of(ALIGNMENT);
+                (stream.alloc(least)?, least)
+            }
+            answer => (answer?, SLAB),
+        };
+        idle.slabs.push(slab);
+        idle.rest = slab;
+        Ok(idle.cut(size).expect("a slab has room for the block that it was taken for"))
     }
 
     /// Take a block back. Work enqueued before may still use it.
@@ -116,9 +125,9 @@ impl Pool {
     pub unsafe fn close(&self, stream: &Stream) {
         let mut idle = self.lock();
         idle.clear(stream);
-        for slab in std::mem::take(&mut *idle).slabs {
+        for (slab, bytes) in std::mem::take(&mut *idle).slabs {
             // SAFETY: taken from this stream with this size; the caller knows that nobody owns a part of it.
-            unsafe { stream.free(slab, SLAB) };
+            unsafe { stream.free(slab, bytes) };
         }
     }
 
